@@ -80,15 +80,6 @@ class NamedGoldSet(TyperCommand):
         return left
 
 
-class NamedGoldSetGroup(TyperGroup):
-    """Group that is a command with --gold-set itself: a first word that is no command is NAME."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments before the command."""
-        is_name = bool(args) and not args[0].startswith("-") and args[0] not in self.commands
-        return super().parse_args(ctx, [GOLD_SET_OPTION, *args] if is_name else args)
-
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

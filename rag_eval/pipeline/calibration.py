@@ -52,7 +52,6 @@ from rag_eval.pipeline.scores import ScoredRuns, judge_runs, score_runs
 from rag_eval.pipeline.signals import RetrievalSignals
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.audits import ClaimStore
 from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.estimator import Miss, MissRateModel
@@ -78,6 +77,7 @@ from rag_eval.uncertainty.outcomes import (
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.status import Series, Situation, judge_status, promotions, record_status
+from rag_eval.uncertainty.traffic import TrafficStore
 
 PARTIAL: Final = "a partial run (some strategies, or other vectors) does not change later runs"
 PICTURE: Final = "reliability.svg"
@@ -261,7 +261,7 @@ def _join_questions(night: _Night, current: pd.DataFrame, traffic: pd.DataFrame)
     ]
     known = {}
     if store is not None and len(rows):
-        known = ClaimStore(store.sql).by_id(set(rows["claim_id"]))
+        known = TrafficStore(store.sql).by_id(set(rows["claim_id"]))
     asked = []
     for (claim, query, group), named in zip(rows.itertuples(index=False), documents, strict=True):
         ties = [document_tie(document) for document in named]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.config import Uncertainty
 from rag_eval.core.records import Absent as NotMeasured
 from rag_eval.core.records import Figure, number
 from rag_eval.core.types import AUDITS, DISCOUNTING, TARGETS, Status
@@ -21,7 +21,6 @@ from rag_eval.pipeline.calibration import MissRateCalibration
 from rag_eval.pipeline.calibration_stores import Outcomes
 from rag_eval.pipeline.claims import MissRateClaims, RetrievalOutcomes
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
-from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.retrieval import StrategyRun
@@ -37,11 +36,10 @@ from rag_eval.pipeline.scores import (
     ScoredRuns,
     figure_of,
     judge_runs,
-    open_runs,
     score_runs,
     score_strategy,
 )
-from rag_eval.pipeline.signals import RetrievalSignals, of_strategy
+from rag_eval.pipeline.signals import RetrievalSignals, TrafficFacts, of_strategy
 from rag_eval.pipeline.uncertain import (
     UNCERTAIN_FILE,
     measure_coverage,
@@ -50,19 +48,18 @@ from rag_eval.pipeline.uncertain import (
     weigh_answers,
     write_lines,
 )
-from rag_eval.uncertainty.audits import AuditStore
-from rag_eval.uncertainty.comparing import Misses, compare, prediction_powered
+from rag_eval.uncertainty.comparing import Misses, compare
 from rag_eval.uncertainty.iterative import Iterative, harm
 from rag_eval.uncertainty.miss_rate_report import (
     CalibrationPart,
     IterativeAccount,
     MissComparison,
-    PoweredEstimate,
     StrategyCalibration,
     StrategyMissRates,
     UncertaintyPart,
 )
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
+from rag_eval.uncertainty.traffic import PoweredEstimate, TrafficStore, prediction_powered
 
 NONE_JUDGED = "no question with a stated miss rate can be judged"
 NOT_EARNED = "the stated miss rates are {status}, so their mean is not shown"
@@ -265,115 +262,67 @@ def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
     )
 
 
-# ---- Calibration outside the nightly run, and strategies compared for researchers.
+# ---- Calibration outside the nightly run, with the miss rate of production traffic.
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibrated:
-    """A calibrated gold set: part `calibration.strategies` of its report, and the traffic."""
+    """A calibrated gold set: part `calibration.strategies` of its report, and the traffic.
+
+    `traffic` has the counted claims of each strategy. `estimates` has the miss rate of the claims
+    of the last draw, or the reason why there is none.
+    """
 
     gold_set: str
     target: str
     k: int
     strategies: dict[str, StrategyCalibration]
-    traffic: dict[str, dict[str, object]]
+    traffic: dict[str, TrafficFacts]
+    estimates: dict[str, PoweredEstimate | str]
 
 
 def calibrate_gold_set(runner: Runner) -> Calibrated:
     """Calibrate every strategy on the outcomes so far, with this gold set's judgements."""
     evaluation = runner.evaluation
     with evaluation.lock:
-        _require_outcomes(evaluation)
+        opened = Outcomes(evaluation)
+        if opened.store is None:
+            raise opened.error or RuntimeError("the outcomes cannot be opened")
         spec = evaluation.config.uncertainty
-        found = runner.get(MissRateCalibration).strategies
-        about = runner.get(RetrievalSignals).about
-        traffic = {name: dataclasses.asdict(about[name].traffic) for name in found}
-        return Calibrated(evaluation.config.name, spec.target, spec.k, found, traffic)
-
-
-def compare_strategies(runner: Runner, names: Sequence[str]) -> MissComparison:
-    """Compare strategies on the questions that were judged for all of them.
-
-    The questions have their original wording. Only the prediction-powered estimate of each
-    strategy uses production traffic: the claims of the last draw, with labels from its audit.
-
-    Raises
-    ------
-    InputError
-        A strategy does not exist or has too few outcomes, or no question was judged for all.
-    """
-    evaluation = runner.evaluation
-    known = [spec.name for spec in evaluation.config.strategies]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        message = f"{evaluation.config.name} has no such strategy"
-        raise _refuse("unknown_strategy", message, unknown, ", ".join(known))
-    with evaluation.lock:
-        outcomes = _require_outcomes(evaluation)
         calibration = runner.get(MissRateCalibration)
-        found = calibration.strategies
-        few = [name for name in names if found[name].validation is None]
-        if few:
-            message = f"{quoted(few[0])} cannot be compared: {found[few[0]].why['estimator']}"
-            accepted = "strategies that are provisional or better"
-            raise _refuse("too_few_outcomes", message, few, accepted)
-        runs = open_runs(runner)
-        claims = runner.get(MissRateClaims)
-        misses, common = _misses(runs, claims, calibration, names)
-        if not common.any():
-            message = "no question of the gold set is judged for all of these strategies"
-            accepted = "strategies that were run on the same questions"
-            raise _refuse("nothing_in_common", message, names, accepted)
-        return compare(
-            misses,
-            runs.gold.shared.take(common),
-            powered={name: _estimate_traffic(runner, outcomes, name) for name in names},
+        facts, store = runner.get(RetrievalSignals).about, opened.store
+        return Calibrated(
+            evaluation.config.name,
+            spec.target,
+            spec.k,
+            calibration.strategies,
+            {name: facts[name].traffic for name in calibration.strategies},
+            {
+                name: _estimate_traffic(
+                    store, facts[name].fingerprint, spec, of_strategy(calibration.traffic, name)
+                )
+                for name in calibration.strategies
+            },
         )
 
 
-def _refuse(code: str, message: str, names: Sequence[str], accepted: str) -> InputError:
-    found = ", ".join(map(quoted, names))
-    return InputError.of(code, message, field="STRATEGY", found=found, accepted=accepted)
-
-
-def _require_outcomes(evaluation: Evaluation) -> OutcomeStore:
-    """Open the outcomes. Calibration is impossible without them."""
-    opened = Outcomes(evaluation)
-    if opened.store is None:
-        raise opened.error or RuntimeError("the outcomes cannot be opened")
-    return opened.store
-
-
-def _estimate_traffic(runner: Runner, store: OutcomeStore, name: str) -> PoweredEstimate | str:
+def _estimate_traffic(
+    store: OutcomeStore, fingerprint: str, spec: Uncertainty, traffic: pd.DataFrame
+) -> PoweredEstimate | str:
     """Estimate the miss rate of the production traffic that the last draw was made from.
 
     The labels are those of the drawn claims, by people. The predictions come from models that did
     not see the claim's group. Returns the reason where there is no estimate.
     """
-    spec, label = runner.evaluation.config.uncertainty, quoted(name)
-    about = runner.get(RetrievalSignals).about[name]
-    traffic = of_strategy(runner.get(MissRateCalibration).traffic, name)
-    if traffic.empty:
-        why = about.traffic.reason or "all differ from what it retrieves now"
-        return f"no claim of production traffic of {label} can be used: {why}"
-    draw = AuditStore(store.sql).last_draw(about.fingerprint, spec.target)
+    draw = TrafficStore(store.sql).last_draw(fingerprint, spec.target)
     if draw is None:
-        return f"no claim of production traffic of {label} was drawn: rag-eval audit draw"
-    n_stated = round(len(draw.drawn) / draw.inclusion_probability)
-    if n_stated != len(draw.population):
-        return (
-            f"the last draw of {label} was from {n_stated:,} claims, and {len(draw.population):,}"
-            " were imported before it: the clocks of the machines differ"
-        )
+        return "no claim of production traffic was drawn: rag-eval audit draw"
     traffic = traffic[traffic["claim_id"].isin(draw.population)]
-    where = {"strategy_fingerprint": about.fingerprint, "target": spec.target, "k": spec.k}
+    where = {"strategy_fingerprint": fingerprint, "target": spec.target, "k": spec.k}
     rows = fit_rows(store.current(**where, gold_source=sorted(AUDITS)))
     labels = rows[rows["claim_id"].isin(draw.drawn)].set_index("claim_id")["missed"]
     missed = labels.reindex(traffic["claim_id"]).to_numpy(dtype=np.float64)
     if np.isnan(missed).all():
-        return (
-            f"none of the drawn claims of production traffic of {label} that count was judged by a"
-            f" person for {spec.target}@{spec.k}"
-        )
+        return f"no drawn claim that counts was judged by a person for {spec.target}@{spec.k}"
     group = pd.factorize(traffic["group_id"], sort=True)[0].astype(np.int64)
     return prediction_powered(missed, traffic["predicted"].to_numpy(), group)

@@ -25,11 +25,11 @@ from rag_eval.pipeline.retrieval import StrategyRun, read_ranking
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
 from rag_eval.pipeline.scores import ScoredRuns, score_runs
 from rag_eval.retrieval.ranking import Ranking
-from rag_eval.uncertainty.audits import Claim, ClaimStore
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
+from rag_eval.uncertainty.traffic import Claim, TrafficStore
 
 MAX_GAPS = 5
 """Largest number of semantic gaps of a retrieval. The most severe ones stay."""
@@ -95,7 +95,7 @@ def _identify_traffic(
     outcomes = Outcomes(work.evaluation)
     if outcomes.store is None:
         return outcomes.fault
-    claims = ClaimStore(outcomes.store.sql)
+    claims = TrafficStore(outcomes.store.sql)
     return {
         name: [claim.claim_id for claim in claims.claims(_fingerprint(work, run))]
         for name, run in runs.items()
@@ -248,7 +248,7 @@ def _count_traffic(
         reason = "an external retriever is not asked again"
     elif store is None:
         reason = "the table of claims cannot be read"
-    elif not (claims := ClaimStore(store.sql).claims(fingerprint)):
+    elif not (claims := TrafficStore(store.sql).claims(fingerprint)):
         reason = "no claim was imported for the strategy's current configuration"
     texts = list(dict.fromkeys(claim.query for claim in claims))
     again = _search_again(work, runs, opened, spec, texts) if claims else {}

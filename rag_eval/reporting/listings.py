@@ -6,17 +6,14 @@ Texts of strangers go through `quoted` or `mask_snippet`; rich markup in them is
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-import pandas as pd
 
 from rag_eval.core.errors import quoted
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.measures.citation_support import SentenceSupport
-from rag_eval.reporting.metrics_report import Outgoing, write_csv
+from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.reporting.terminal import (
     LEVEL,
     Sheet,
@@ -28,9 +25,9 @@ from rag_eval.reporting.terminal import (
     print_parts,
 )
 from rag_eval.trust.allowances import Decision
-from rag_eval.uncertainty.comparing import powered_figure
 from rag_eval.uncertainty.confidence import UncertainRetrieval
-from rag_eval.uncertainty.miss_rate_report import MissComparison, StrategyCalibration
+from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
+from rag_eval.uncertainty.traffic import PoweredEstimate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -268,41 +265,6 @@ def _share(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
-def _moment(at: str | None) -> str:
-    return "-" if not at else f"{at[:10]} {at[11:16]}"
-
-
-def show_outcomes(console: "Console", frame: pd.DataFrame, limit: int) -> None:
-    """Print the newest `limit` outcomes, and the totals of all outcomes."""
-    rows = []
-    for row in frame.tail(limit).iloc[::-1].to_dict("records"):
-        stated = "" if math.isnan(row["shown_value"]) else f"{row['shown_value']:.2f} "
-        words = row["feedback"].replace("_", " ") or "withdrawn"
-        notes = (mask_snippet(row[name], _MAX_CELL) for name in ("missed_content", "note"))
-        rows.append(
-            [
-                _moment(row["at"]),
-                row["outcome_id"][:_SHORT_ID],
-                mask_snippet(row["query_id"], _SHORT_CELL),
-                mask_snippet(row["strategy"], _SHORT_CELL),
-                f"{row['target']}@{row['k']}",
-                {1.0: "missed", 0.0: "hit"}.get(row["missed"], words),
-                f"{row['gold_source']} ({_share(row['inclusion_probability'])})",
-                f"{stated}{row['shown_status']}",
-                "; ".join(filter(None, notes)),
-            ]
-        )
-    columns = [">at (UTC)", ">outcome", "question", "strategy", ">target", "judged"]
-    columns += [">gold (drawn with)", "shown", "what was missed, note"]
-    judged = frame[frame["missed"].notna()]
-    total = (
-        f"{min(limit, len(frame))} of {len(frame):,} outcomes; judged {len(judged):,} in "
-        f"{judged['group_id'].nunique():,} groups, missed {int(judged['missed'].sum()):,}; "
-        f"{judged['inclusion_probability'].count():,} with a known probability can fit a calibrator"
-    )
-    print_parts(console, [Sheet("", columns, rows), total])
-
-
 # ---- The findings of the guard.
 
 _MAX_ID, _MAX_REASONS, _PLACES = 200, 600, 3
@@ -444,118 +406,6 @@ def show_chunk(console: "Console", facts: ChunkDetails) -> None:
     print_parts(console, [*lines, f"text      {mask_snippet(facts.text)}"])
 
 
-# ---- Comparisons of the misses of strategies
-
-_NAMES: Final[Mapping[str, str]] = {
-    "observed": "misses, judged",
-    "raw": "misses, uncalibrated",
-    "calibrated": "misses, calibrated",
-    "powered": "misses, powered",
-    "brier": "Brier score",
-    "skill": "Brier skill",
-}
-_POWERED_FIELDS: Final = tuple(
-    "power extra_labels labels_value labels_low labels_high "
-    "n_labelled n_unlabelled n_groups_labelled n_groups_unlabelled".split()
-)
-_TESTED: Final = ("p", "p_holm", "n_better", "n_worse", "n_tied", "detectable")
-COLUMNS: Final = (
-    *("a", "b", "measure", "value", "low", "high", *_TESTED, "n", "n_effective"),
-    *(*_POWERED_FIELDS, "reason"),
-)
-"""Columns of the CSV of figures and differences, in order."""
-NOTE: Final = (
-    "Misses are rates with 95 % intervals that count shared gold: judged from outcomes;"
-    " uncalibrated and calibrated as predicted; all of these on the gold questions that every"
-    " strategy was judged on. Powered is of production traffic only, not of the gold questions:"
-    " from random audits of claims and the calibrated predictions of the claims without one."
-    " p: of no difference, adjusted by Holm over all pairs, each measure by itself."
-    " Detectable: smallest true difference found with 80 % power at two-sided 5 %."
-)
-_SMALLEST_P: Final = 0.001
-
-
-def _list_figures(comparison: MissComparison) -> list[dict[str, Any]]:
-    """List every figure and difference by COLUMNS; a figure of one strategy has an empty `b`."""
-    rows = []
-    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
-    for entry in comparison.strategies:
-        for measure in _NAMES:
-            more: dict[str, Any] = {"a": entry.name, "b": "", "measure": measure}
-            if measure == "powered":
-                figure = powered_figure(entry.powered)
-                more |= {name: getattr(entry.powered, name, None) for name in _POWERED_FIELDS}
-                more["reason"] = entry.why.get("powered")
-            elif (figure := getattr(entry, measure)) is None:
-                continue
-            rows.append({**empty, **dict(figure), **more})
-    for row in comparison.differences:
-        names = ("a", "b", "measure", *_TESTED)
-        rows.append({**empty, **dict(row.delta), **{name: getattr(row, name) for name in names}})
-    return rows
-
-
-def _interval(row: Mapping[str, Any], sign: str = "") -> str:
-    return interval(row["value"], row["low"], row["high"], sign, 3)
-
-
-def _figure_cells(row: Mapping[str, Any]) -> list[str]:
-    counts, worth = f"{row['n']:,}, worth {row['n_effective']:,.0f}", ""
-    if row["measure"] == "powered":
-        counts = "-"
-        if row["n_labelled"] is not None:
-            counts = f"{row['n_labelled']:,} audited + {row['n_unlabelled']:,} not"
-        if row["n_unlabelled"]:
-            worth = f"as {row['extra_labels']:.0%} more labels"
-    return [quoted(row["a"]), _NAMES[row["measure"]], _interval(row), counts, worth]
-
-
-def _difference_cells(row: Mapping[str, Any]) -> list[str]:
-    p, versus, detectable = "-", "-", row["detectable"]
-    if row["p_holm"] is not None:
-        p = f"< {_SMALLEST_P}" if row["p_holm"] < _SMALLEST_P else f"{row['p_holm']:.3f}"
-    if row["n_better"] is not None:
-        versus = "{n_better:,}/{n_worse:,}/{n_tied:,}".format(**row)
-    pair = f"{quoted(row['a'])} - {quoted(row['b'])}"
-    cells = [pair, _NAMES[row["measure"]], _interval(row, "+"), p, versus]
-    return [*cells, "-" if detectable is None else f"{detectable:.3f}"]
-
-
-def _in_sections(rows: Iterable[list[str]]) -> Iterator[list[str] | None]:
-    """Blank repeated names, and yield None before a new name to begin a section."""
-    before = None
-    for name, *rest in rows:
-        if before not in {None, name}:
-            yield None
-        yield ["" if name == before else name, *rest]
-        before = name
-
-
-def show_comparison(console: "Console", comparison: MissComparison) -> None:
-    """Print the figures of every strategy, and the differences of every pair."""
-    rows = _list_figures(comparison)
-    absent = "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
-    figures = Sheet(
-        f"Misses by strategy: {comparison.n:,} judged queries; powered: of production traffic",
-        ["strategy", "figure", ">value [95 % interval]", ">queries", "worth"],
-        list(_in_sections(_figure_cells(row) for row in rows if not row["b"])),
-        caption=f"No powered estimate: {absent}." if absent else "",
-    )
-    columns = ["a - b", "figure", ">difference [95 % interval]", ">p (Holm)"]
-    differences = Sheet(
-        "Differences on the same queries",
-        [*columns, ">better/worse/tied", ">detectable"],
-        list(_in_sections(_difference_cells(row) for row in rows if row["b"])),
-        caption=NOTE,
-    )
-    print_parts(console, [figures, differences])
-
-
-def write_comparison_csv(path: Path, comparison: MissComparison) -> None:
-    """Write one row for each figure and difference."""
-    write_csv(path, COLUMNS, _list_figures(comparison))
-
-
 # ---- A calibration: figures of every strategy, and what keeps a status from being higher.
 
 _MAX_UNMET: Final = 6
@@ -574,7 +424,8 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
         counts = f"{entry.counts.outcomes}/{entry.counts.groups}/{misses}"
         figures.append([quoted(name), entry.status, counts, *fit])
         errors.append([quoted(name), *error, k_for(entry)])
-        lines += _describe_calibration(name, entry, calibrated.traffic[name])
+        traffic, powered = calibrated.traffic[name], calibrated.estimates[name]
+        lines += _describe_calibration(name, entry, traffic, powered)
     target = f"{calibrated.target}@{calibrated.k}"
     print_parts(
         console,
@@ -597,7 +448,7 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
 
 
 def _describe_calibration(
-    name: str, entry: StrategyCalibration, claims: Mapping[str, Any]
+    name: str, entry: StrategyCalibration, traffic: Any, powered: PoweredEstimate | str
 ) -> Iterator[str]:
     label = quoted(name)
     if unmet := entry.unmet_conditions:
@@ -619,17 +470,28 @@ def _describe_calibration(
             f"{label}: {entry.n_without_signals} outcomes left out, "
             "because the signals of their retrieval are not known"
         )
-    yield from (f"{label}: {line}" for line in _describe_traffic(claims))
+    yield from (f"{label}: {line}" for line in _describe_traffic(traffic, powered))
     if entry.calibrator:
         yield f"{label}: calibrator {entry.calibrator[:16]}, fingerprint {entry.fingerprint}"
 
 
-def _describe_traffic(claims: Mapping[str, Any]) -> Iterator[str]:
+def _describe_traffic(traffic: Any, powered: PoweredEstimate | str) -> Iterator[str]:
+    """Say which claims of traffic count (`TrafficFacts`), and which miss rate audits give."""
     words = "claims of production traffic"
-    if claims["counted"]:
-        yield f"{claims['counted']} {words} counted in"
-    if claims["left_out"]:
-        yield f"{claims['left_out']} {words} left out: {quoted(claims['reason'], 300)}"
+    if traffic.counted:
+        yield f"{traffic.counted} {words} counted in"
+    if traffic.left_out:
+        yield f"{traffic.left_out} {words} left out: {quoted(traffic.reason, 300)}"
+    if not isinstance(powered, str):
+        yield (
+            f"misses of the traffic of the last draw: "
+            f"{interval(powered.value, powered.low, powered.high)}, from "
+            f"{powered.n_labelled:,} audited claims and predictions of {powered.n_unlabelled:,}, "
+            f"worth {powered.extra_labels:.0%} more labels; audits alone "
+            f"{interval(powered.labels_value, powered.labels_low, powered.labels_high)}"
+        )
+    elif traffic.counted:
+        yield f"no estimate of the traffic: {powered}"
 
 
 def _describe_k(entry: StrategyCalibration) -> Iterator[str]:

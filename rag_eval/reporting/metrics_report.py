@@ -14,7 +14,6 @@ from typing import Any, Final
 import pandas as pd
 from pydantic_core import to_jsonable_python
 
-from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.records import Open
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, CitedSpan, is_joined, snippet
 from rag_eval.corpus.masking import (
@@ -27,9 +26,8 @@ from rag_eval.corpus.masking import (
     masked_with,
 )
 from rag_eval.reporting.report import SCHEMA_VERSION, Report
-from rag_eval.storage.artifacts import atomic_path, write_text
+from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.outcomes import of_frame
 
 # ---- The report: its shape, its content_hash, and its JSON
 
@@ -277,35 +275,3 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, An
     """Write rows as CSV, atomically."""
     cells = [[row.get(name) for name in columns] for row in rows]
     write_text(path, csv_text(pd.DataFrame(cells, columns=list(columns), dtype=object)))
-
-
-# ---- Outcomes as a file of the field: CSV, JSON lines or Parquet, by the ending of its name.
-
-RESTORED: Final = ".jsonl"
-"""Ending of the files from which outcomes can be read back."""
-_ENDINGS: Final = (".csv", RESTORED, ".parquet")
-_OBJECTS: Final = ("gold_strategies", "gold_documents", "signals")
-
-
-def write_outcomes(path: Path, frame: pd.DataFrame) -> None:
-    """Write outcomes to a file, whole or not at all; raise InputError for an unknown ending."""
-    ending = path.suffix.lower()
-    if ending not in _ENDINGS:
-        message, accepted = "the ending says which kind of file to write", ", ".join(_ENDINGS)
-        found = quoted(path.suffix)
-        raise InputError.of("bad_value", message, path, found=found, accepted=accepted)
-    if ending == RESTORED:
-        rows = (outcome.model_dump(mode="json") for outcome in of_frame(frame))
-        write_text(path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in rows))
-        return
-    # Lists and objects become JSON text, because not every table reader supports them.
-    texts = {
-        name: [json.dumps(value, sort_keys=True, ensure_ascii=False) for value in frame[name]]
-        for name in _OBJECTS
-    }
-    plain = frame.assign(**texts)
-    if ending == ".csv":
-        write_text(path, csv_text(plain))
-        return
-    with atomic_path(path) as partial:
-        plain.to_parquet(partial, index=False)

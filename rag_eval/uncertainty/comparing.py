@@ -1,147 +1,30 @@
 """Compare strategies by their misses and by the quality of their miss rates, on the same queries.
 
-This file holds the figures of each strategy, the differences of each pair with interval and
-adjusted p, and the prediction-powered estimate of each strategy.
+This file holds the figures of each strategy, and the differences of each pair with interval and
+adjusted p.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.records import CountedInterval
-from rag_eval.measures.overlap import SharedGold, effective_groups, wilson
+from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.paired import FEW_DIFFERING, holm, paired_comparison
 from rag_eval.uncertainty.miss_rate_report import (
     ComparedStrategy,
     MissComparison,
     MissDifference,
     MissMeasure,
-    PoweredEstimate,
 )
-from rag_eval.uncertainty.scores import NO_FIGURE, mean_figure
+from rag_eval.uncertainty.scores import mean_figure
 from rag_eval.uncertainty.stored import finite
 
-# ---- Prediction-powered means: few labelled outcomes, and predictions for many unlabelled queries
-
-FEW_GROUPS = 3
-"""Least number of labelled groups for a fitted power and an interval."""
-
-
-def powered_figure(estimate: PoweredEstimate | None) -> CountedInterval:
-    """Write an estimate as a figure with its denominators; no estimate gives an empty figure."""
-    if estimate is None:
-        return NO_FIGURE
-    return CountedInterval(
-        value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
-        n=estimate.n_labelled + estimate.n_unlabelled,
-        n_effective=estimate.n_groups_labelled + estimate.n_groups_unlabelled,
-    )
-
-
-def prediction_powered(
-    outcome: FloatArray, predicted: FloatArray, group: IntArray, *, unit_range: bool = True
-) -> PoweredEstimate:
-    """Estimate the mean outcome of all queries (PPI++, Angelopoulos et al. 2023, by groups).
-
-    `outcome` [n] are outcomes, NaN = not labelled. Labelled queries must be a random sample.
-    `predicted` [n] are calibrated predictions from models that did not see the query's group.
-    Queries without a prediction (NaN) are left out. If no labelled query has a prediction, the
-    labelled queries count by their labels alone. `group` [n] is the unit of inference. Outcomes in
-    `unit_range` lie in [0, 1]: their interval is Wilson's on the effective number of groups,
-    otherwise it is the interval of t.
-    """
-    has, labelled = ~np.isnan(predicted), ~np.isnan(outcome)
-    if labelled.any() and not (has & labelled).any():
-        predicted, has = np.where(labelled, 0.0, np.nan), labelled
-    used, unlabelled = has & labelled, has & ~labelled
-    n, m = int(used.sum()), int(unlabelled.sum())
-    codes, code = np.unique(group, return_inverse=True)
-
-    def sum_groups(rows: BoolArray, values: FloatArray | None = None) -> FloatArray:
-        return np.bincount(code[rows], values, minlength=len(codes)).astype(np.float64)
-
-    size = sum_groups(used)
-    with_label = size > 0
-    n_groups = int(with_label.sum())
-    counts = {
-        "n_labelled": n,
-        "n_unlabelled": m,
-        "n_groups_labelled": n_groups,
-        "n_groups_unlabelled": int((sum_groups(unlabelled) > 0)[~with_label].sum()),
-    }
-    if n_groups < FEW_GROUPS:
-        names = ("value", "low", "high", "labels_value", "labels_low", "labels_high")
-        figures: dict[str, float | None] = dict.fromkeys(names)
-        if n:
-            figures["value"] = figures["labels_value"] = float(outcome[used].mean())
-        return PoweredEstimate(**figures, power=0.0, extra_labels=0.0, **counts)
-    mean_y, mean_f = float(outcome[used].mean()), float(predicted[used].mean())
-    mean_u = float(predicted[unlabelled].mean()) if m else mean_f
-    by_label = sum_groups(used, outcome[used] - mean_y) / n
-    by_prediction = -sum_groups(used, predicted[used] - mean_f) / n
-    if m:
-        by_prediction += sum_groups(unlabelled, predicted[unlabelled] - mean_u) / m
-    spread = float((by_prediction**2).sum())
-    power = (
-        float(np.clip(-(by_label * by_prediction).sum() / spread, 0, 1))
-        if m and spread > 0
-        else 0.0
-    )
-    value = mean_y + power * (mean_u - mean_f)
-    variance, alone = (
-        _variance(by_label + part * by_prediction, with_label) for part in (power, 0.0)
-    )
-    # At a power of 0 both variances are equal, so rounding could push the ratio below 1.
-    worth = max(alone / variance, 1.0) if variance > 0 else 1.0
-    kish = float(size.sum() ** 2 / (size**2).sum())
-    low, high = _interval(value, variance, kish * worth, n_groups, unit_range=unit_range)
-    labels_low, labels_high = _interval(mean_y, alone, kish, n_groups, unit_range=unit_range)
-    return PoweredEstimate(
-        value=float(np.clip(value, 0, 1)) if unit_range else value,
-        low=low,
-        high=high,
-        labels_value=mean_y,
-        labels_low=labels_low,
-        labels_high=labels_high,
-        power=power,
-        extra_labels=worth - 1,
-        **counts,
-    )
-
-
-def _variance(terms: FloatArray, with_label: BoolArray) -> float:
-    n_groups = int(with_label.sum())
-    return float(
-        (terms[with_label] ** 2).sum() * n_groups / (n_groups - 2) + (terms[~with_label] ** 2).sum()
-    )
-
-
-def _interval(
-    value: float, variance: float, kish: float, n_groups: int, *, unit_range: bool
-) -> tuple[float, float]:
-    from scipy.special import stdtrit
-
-    z = float(stdtrit(n_groups - 1, 0.975))
-    if not unit_range:
-        half = z * float(np.sqrt(variance))
-        return value - half, value + half
-    rate = np.clip(np.array([value]), 0, 1)
-    low, high = wilson(rate, effective_groups(rate, np.array([variance]), kish), z)
-    return float(np.clip(low[0], 0, 1)), float(np.clip(high[0], 0, 1))
-
-
-# ---- The comparison of strategies
-
-NO_TRAFFIC: Final = (
-    "prediction-powered estimates are of production traffic, which this comparison does not read"
-)
 _ROUNDING: Final = 1e-12
 
 
@@ -185,16 +68,10 @@ class Misses:
         return np.asarray(1 - error / base + of_rate * (self.missed - rate))
 
 
-def compare(
-    strategies: Sequence[Misses],
-    gold: SharedGold,
-    *,
-    powered: Mapping[str, PoweredEstimate | str] | None = None,
-) -> MissComparison:
+def compare(strategies: Sequence[Misses], gold: SharedGold) -> MissComparison:
     """Compare every pair of two or more strategies on the same queries, in the order given.
 
-    `gold` is that of the n queries. `powered` holds the prediction-powered estimate of the
-    production traffic of every strategy, by name, or the reason why there is none.
+    `gold` is that of the n queries.
 
     Raises InputError for fewer than two strategies, or a repeated strategy.
     """
@@ -208,17 +85,16 @@ def compare(
                 accepted="each strategy once",
             )
         )
-    estimates = powered or dict.fromkeys(names, NO_TRAFFIC)
     pairs = itertools.combinations(strategies, 2)
     rows = [row for a, b in pairs for row in _compare_values(a, b, gold)]
     return MissComparison(
-        strategies=[_describe(entry, gold, estimates[entry.name]) for entry in strategies],
+        strategies=[_describe(entry, gold) for entry in strategies],
         differences=_adjust(rows),
         n=len(gold),
     )
 
 
-def _describe(entry: Misses, gold: SharedGold, powered: PoweredEstimate | str) -> ComparedStrategy:
+def _describe(entry: Misses, gold: SharedGold) -> ComparedStrategy:
     return ComparedStrategy(
         name=entry.name,
         observed=mean_figure(entry.missed, gold),
@@ -226,8 +102,6 @@ def _describe(entry: Misses, gold: SharedGold, powered: PoweredEstimate | str) -
         calibrated=mean_figure(entry.calibrated, gold),
         brier=mean_figure(entry.squared_error, gold),
         skill=mean_figure(entry.skills(), gold, unit_range=False),
-        powered=None if isinstance(powered, str) else powered,
-        why={"powered": powered} if isinstance(powered, str) else {},
     )
 
 

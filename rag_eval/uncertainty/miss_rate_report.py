@@ -7,7 +7,6 @@ from pydantic import BeforeValidator, Field, PositiveInt, StrictBool
 from rag_eval.core.parts import Name
 from rag_eval.core.records import (
     NOT_PAIRED,
-    NOT_SCORED,
     Absent,
     Because,
     Count,
@@ -280,29 +279,6 @@ class StrategyCalibration(Record):
         return next((rule for rule in self.conformal if rule.level == level), None)
 
 
-class PoweredEstimate(Record):
-    """Mean estimated from labels and predictions, over production traffic.
-
-    The `labels` figures come from the labels alone, by the same formula. `power` is the weight of
-    the predictions, 0 to 1. `extra_labels` is the share of further labelled groups that would
-    narrow the interval as much as the predictions do. A group with at least one label counts as
-    labelled. Intervals are null if labelled groups are too few.
-    """
-
-    value: Annotated[float | None, Because(NOT_SCORED)]
-    low: float | None
-    high: float | None
-    labels_value: float | None
-    labels_low: float | None
-    labels_high: float | None
-    power: float
-    extra_labels: float
-    n_labelled: Count
-    n_unlabelled: Count
-    n_groups_labelled: Count
-    n_groups_unlabelled: Count
-
-
 class ComparedStrategy(Record):
     """Figures of one strategy on the questions that have outcomes of all strategies."""
 
@@ -312,7 +288,6 @@ class ComparedStrategy(Record):
     calibrated: CountedInterval
     brier: CountedInterval
     skill: CountedInterval
-    powered: Annotated[PoweredEstimate | None, Because("there is no production traffic")]
 
 
 MissMeasure = Literal["observed", "raw", "calibrated", "brier", "skill"]

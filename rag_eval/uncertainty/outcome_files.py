@@ -7,10 +7,10 @@ follow from the claim, the question or the draw.
 import datetime as dt
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple, cast, get_args
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,28 +18,19 @@ from rag_eval.core import types as record
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.parts import Id
 from rag_eval.core.rows import check_row, read_objects, report_faults
-from rag_eval.core.types import (
-    AUDITS,
-    MAX_NOTE,
-    MISSED_BY_FEEDBACK,
-    BinaryTarget,
-    Feedback,
-    GoldSource,
-    RetrievalOutcome,
-)
+from rag_eval.core.types import AUDITS, MAX_NOTE, BinaryTarget, RetrievalOutcome
 from rag_eval.corpus.loaders.foreign import LeftOut, find_kind
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import SqlStore
-from rag_eval.uncertainty.audits import AuditStore, Claim, ClaimStore, Drawn
 from rag_eval.uncertainty.outcomes import (
     claim_id_of,
     new_outcome,
-    outcome_id_of,
     question_id,
     utc_text,
 )
+from rag_eval.uncertainty.traffic import Claim, Drawn, TrafficStore
 
 MAX_FILE_BYTES: Final = 256_000_000
 MAX_LINES: Final = 100_000
@@ -47,7 +38,6 @@ MAX_RETRIEVED: Final = 1000
 MAX_TEXT: Final = 20_000
 """Largest number of characters of a text in a line, before the text is masked and cut."""
 DEFAULT_K: Final = 10
-FEEDBACKS: Final[tuple[str, ...]] = get_args(Feedback)
 AHEAD: Final = dt.timedelta(days=1)
 """Largest accepted lead of another machine's clock over the local clock."""
 CLAIM_LINE: Final = (
@@ -85,8 +75,8 @@ class _Line(BaseModel):
 
 def _read_objects(path: Path, problems: ProblemList, accepted: str) -> list[tuple[int, Line]]:
     """Read the objects of a file with their line numbers; faults become problems."""
-    found = read_objects(path, problems, accepted, MAX_FILE_BYTES)
-    rows = list(itertools.islice(found, MAX_LINES + 1))
+    objects = read_objects(path, problems, accepted, MAX_FILE_BYTES)
+    rows = list(itertools.islice(objects, MAX_LINES + 1))
     file, limit = str(path), f"at most {MAX_LINES} lines"
     if len(rows) > MAX_LINES:
         problems.add("too_large", "the file has too many lines", file=file, accepted=limit)
@@ -134,14 +124,10 @@ class ClaimLine(_Line):
 
 
 class Traffic(NamedTuple):
-    """Claims of files of production traffic, and what people said of them.
-
-    `masked` counts the masked values by kind. `feedback` maps the ids of claims to labels.
-    """
+    """Claims of files of production traffic; `masked` counts the masked values by kind."""
 
     claims: list[Claim]
     masked: Counter[str]
-    feedback: dict[str, Feedback]
 
 
 def read_claims(
@@ -159,34 +145,23 @@ def read_claims(
     without these fields. Adds what the reader of a format leaves out to `warnings`. Raises
     InputError with every fault of the files.
     """
-    given = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint, "k": k})
-    problems, labels, left_out = ProblemList(), Counter[bool](), LeftOut()
-    traffic, again = Traffic([], Counter(), {}), Counter[str]()
+    defaults = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint, "k": k})
+    problems, left_out = ProblemList(), LeftOut()
+    traffic, again = Traffic([], Counter()), Counter[str]()
     for file, number, row, output in _read_traffic(paths, problems, warnings):
-        traced = None if output is None else output.traced
-        trace = None if traced is None or output is None else output.query_id
+        trace = None if output is None or output.traced is None else output.query_id
         faults = ProblemList()
-        line = check_row(given | _drop_nulls(row), ClaimLine, faults, str(file), number)
+        line = check_row(defaults | _drop_nulls(row), ClaimLine, faults, str(file), number)
         if trace is None:
             problems.extend(faults.listed())
         else:
             left_out.add(trace, faults.listed())
-        if line is None:
-            continue
-        text, counts = mask(line.query)
-        traffic.masked.update(counts)
-        claim = _make_claim(line, text, trace, again)
-        traffic.claims.append(claim)
-        for label in () if traced is None else traced.labels:
-            labels[label in FEEDBACKS] += 1
-            if label in FEEDBACKS:
-                traffic.feedback[claim.claim_id] = cast("Feedback", label)
+        if line is not None:
+            text, counts = mask(line.query)
+            traffic.masked.update(counts)
+            traffic.claims.append(_make_claim(line, text, trace, again))
     left_out.report(len(traffic.claims), problems, warnings)
     problems.raise_errors()
-    if labels[False]:
-        message = f"{labels[False]} of {labels.total()} annotations by people are left out"
-        accepted = f"the label {' or '.join(FEEDBACKS)}"
-        warnings.add("other_labels", message, accepted=accepted, severity="warning")
     return traffic
 
 
@@ -213,7 +188,7 @@ def _read_traffic(
             retrieved = [{"id": name, "score": score} for name, score in best.items()]
             line: Line = {"query": output.question, "retrieved": retrieved, "at": output.at or None}
             if output.traced is not None:
-                line |= output.traced.model_dump(exclude={"labels"})
+                line |= output.traced.model_dump()
             yield Path(output.file), output.line, line, output
 
 
@@ -246,10 +221,10 @@ def _make_claim(line: ClaimLine, query: str, trace: str | None, again: Counter[s
     )
 
 
-# ---- Outcomes: judged by hand, filled-in audits, exports of another store, and corrections.
+# ---- Outcomes: judged by hand, and filled-in audits.
 
 _UNFILLED: Final = ("missed", "missed_content", "gold_source")
-_AUDIT_ONLY: Final = frozenset({"draw_id", "retrieved", "depth"})
+_OF_DRAW: Final = frozenset({"draw_id", "retrieved"})
 _OF_CLAIM: Final = ("query_id", "group_id", "strategy", "strategy_fingerprint", "k")
 LongText = Annotated[str, Field(max_length=MAX_TEXT)]
 
@@ -261,14 +236,12 @@ class OutcomeLine(_Line):
         default=None, description="what was judged; default: follows from the question"
     )
     query: record.Query | None = None
-    paraphrase_id: Id = "original"
-    seed: int = Field(default=0, ge=-(2**63), lt=2**63)
     target: BinaryTarget = "miss_any"
     k: record.Count = DEFAULT_K
-    missed: bool | None = None
+    missed: bool
     missed_content: LongText | None = None
     agent_success: bool | None = None
-    gold_source: GoldSource
+    gold_source: Literal["qrels", "human", "llm_judge", "deep_audit"]
     gold_strategies: record.Names | None = Field(
         default=None,
         description="strategies whose retrieval the gold was judged from, [] for none; default: []"
@@ -277,12 +250,6 @@ class OutcomeLine(_Line):
     gold_documents: record.Names = ()
     audit_depth: record.Count | None = Field(
         default=None, description="how far down the auditor looked"
-    )
-    inclusion_probability: record.Probability | None = None
-    signals: dict[record.SignalName, record.Number | None] = {}
-    feedback: record.Feedback | None = None
-    supersedes: record.Hash | None = Field(
-        default=None, description="outcome_id of the outcome that this one corrects"
     )
     note: LongText = ""
 
@@ -302,17 +269,18 @@ class _OutcomeReader:
         file: str | None = None,
     ) -> None:
         ids = {name for row in rows if isinstance(name := row.get("claim_id"), str)}
-        self.claims, self.drawn = ClaimStore(sql).by_id(ids), AuditStore(sql).find_drawn(ids)
+        traffic = TrafficStore(sql)
+        self.claims, self.drawn = traffic.by_id(ids), traffic.find_drawn(ids)
         self.now, self.problems, self.file = now, problems, file
 
     def report(self, line: int | None, row: Line, field: str, message: str, accepted: str) -> None:
         """Add a problem with one field of a line."""
-        found = None if row.get(field) is None else quoted(row[field])
+        value = None if row.get(field) is None else quoted(row[field])
         add = partial(self.problems.add, "bad_value", message, file=self.file, line=line)
-        add(field=field, found=found, accepted=accepted)
+        add(field=field, found=value, accepted=accepted)
 
-    def make(self, row: Line, given: Line, number: int | None = None) -> RetrievalOutcome | None:
-        """Complete a line from its claim, its draw and the `given` values."""
+    def make(self, row: Line, defaults: Line, number: int | None = None) -> RetrievalOutcome | None:
+        """Complete a line from its claim, its draw and the default values."""
         before = self.problems.n_errors
         claim = self.claims.get(str(row.get("claim_id")))
         drawn = self.drawn.get((str(row.get("claim_id")), str(row.get("target", "miss_any"))))
@@ -321,10 +289,11 @@ class _OutcomeReader:
             message = "this store has no such draw of this claim"
             self.report(number, row, "draw_id", message, accepted)
             return None
-        known = {} if claim is None else {name: getattr(claim, name) for name in _OF_CLAIM}
-        ignored = _AUDIT_ONLY if "draw_id" in row else frozenset[str]()
-        own = {name: value for name, value in _drop_nulls(row).items() if name not in ignored}
-        line = check_row({**given, **known, **own}, OutcomeLine, self.problems, self.file, number)
+        of_claim = {} if claim is None else {name: getattr(claim, name) for name in _OF_CLAIM}
+        ignored = _OF_DRAW if "draw_id" in row else frozenset[str]()
+        typed = {name: value for name, value in _drop_nulls(row).items() if name not in ignored}
+        values = {**defaults, **of_claim, **typed}
+        line = check_row(values, OutcomeLine, self.problems, self.file, number)
         if line is None:
             return None
         for rule in _broken_rules(line, claim, drawn, is_audit="draw_id" in row):
@@ -337,18 +306,6 @@ class _OutcomeReader:
             report_faults(error, RetrievalOutcome, self.problems, self.file, number)
             return None
 
-    def restore(self, row: Line, number: int) -> RetrievalOutcome | None:
-        """Read a line of an export unchanged."""
-        outcome = check_row(row, RetrievalOutcome, self.problems, self.file, number)
-        if outcome is None:
-            return None
-        key = outcome.claim_id, outcome.target, outcome.k, outcome.gold_source
-        if outcome.outcome_id != outcome_id_of(*key, outcome.supersedes):
-            message = "the id does not follow from claim_id, target, k, gold_source and supersedes"
-            accepted = "a line of rag-eval outcome export, unchanged"
-            self.report(number, row, "outcome_id", message, accepted)
-        return outcome
-
 
 def _complete(line: OutcomeLine, drawn: Drawn | None, now: dt.datetime) -> RetrievalOutcome:
     """Make the outcome of a line, with defaults for what the line leaves out."""
@@ -357,12 +314,10 @@ def _complete(line: OutcomeLine, drawn: Drawn | None, now: dt.datetime) -> Retri
     fingerprint = line.strategy_fingerprint
     fields = {name: value for name, value in line if name in RetrievalOutcome.model_fields}
     if line.claim_id is None:
-        wording = line.paraphrase_id, line.seed, query or query_id
+        wording = "original", 0, query or query_id
         fields["claim_id"] = claim_id_of(fingerprint, query_id, *wording)
     if line.gold_strategies is None:
         fields["gold_strategies"] = () if line.gold_source == "qrels" else (fingerprint,)
-    if line.missed is None and line.feedback is not None:
-        fields["missed"] = MISSED_BY_FEEDBACK[line.feedback]
     if drawn is not None and drawn.k == line.k and line.gold_source in AUDITS:
         fields["inclusion_probability"] = drawn.inclusion_probability
     fields |= {
@@ -379,24 +334,17 @@ def _broken_rules(
     line: OutcomeLine, claim: Claim | None, drawn: Drawn | None, *, is_audit: bool
 ) -> Iterator[tuple[str, str, str]]:
     """Yield field, message and accepted values of each rule that a line breaks."""
-    is_judged_by_a_person = line.gold_source in AUDITS
     if is_audit and drawn is not None and line.k != drawn.k:
         yield "k", "the claim was drawn for another K", str(drawn.k)
-    if is_audit and not is_judged_by_a_person:
+    if is_audit and line.gold_source not in AUDITS:
         accepted = "human (looked at what was retrieved), deep_audit (searched the corpus)"
         yield "gold_source", "a person judges an audit", accepted
-    if is_audit and line.missed is None:
-        accepted = f"true, false; or leave {', '.join(_UNFILLED)} null"
-        yield "missed", "the line is filled in only in part", accepted
     if line.query_id is None and line.query is None:
         accepted = "query, query_id, or the claim_id of production traffic"
         yield "query_id", "the question is not named", accepted
     for name in ("strategy", "strategy_fingerprint"):
         if claim is not None and getattr(line, name) != getattr(claim, name):
             yield name, "the claim is of another strategy", getattr(claim, name)
-    if line.inclusion_probability is not None and (is_judged_by_a_person or drawn is not None):
-        accepted = "no such key: the store knows it (--restore imports an export unchanged)"
-        yield "inclusion_probability", "a file cannot state the probability of an audit", accepted
 
 
 def read_outcomes(
@@ -404,17 +352,15 @@ def read_outcomes(
     sql: SqlStore,
     *,
     now: dt.datetime,
-    given: tuple[str | None, str | None] = (None, None),
-    restore: bool = False,
+    strategy: str | None = None,
+    fingerprint: str | None = None,
 ) -> tuple[list[RetrievalOutcome], int]:
     """Read and check a file of outcomes; returns them and the number of lines not judged yet.
 
-    Claims and draws are looked up in `sql`. The strategy and fingerprint in `given` serve lines
-    without these fields and with an unknown claim. With `restore` the file is an export of this
-    tool. Then every field is kept unchanged, inclusion probabilities too. Raises InputError with
-    every fault of the file.
+    Claims and draws are looked up in `sql`. The strategy and fingerprint serve lines without these
+    fields and with an unknown claim. Raises InputError with every fault of the file.
     """
-    defaults = _drop_nulls(dict(zip(("strategy", "strategy_fingerprint"), given, strict=True)))
+    defaults = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint})
     problems = ProblemList()
     rows = _read_objects(path, problems, OUTCOME_LINE)
     reader = _OutcomeReader(sql, [row for _, row in rows], now, problems, str(path))
@@ -422,11 +368,10 @@ def read_outcomes(
     lines: dict[str, int] = {}
     not_judged = 0
     for number, row in rows:
-        is_unfilled = all(row.get(name) in (None, "") for name in _UNFILLED)
-        if "draw_id" in row and is_unfilled and not restore:
+        if "draw_id" in row and all(row.get(name) in (None, "") for name in _UNFILLED):
             not_judged += 1
             continue
-        outcome = reader.restore(row, number) if restore else reader.make(row, defaults, number)
+        outcome = reader.make(row, defaults, number)
         if outcome is None:
             continue
         first = lines.setdefault(outcome.outcome_id, number)
@@ -438,61 +383,14 @@ def read_outcomes(
     return outcomes, not_judged
 
 
-def read_feedback(
-    feedback: Mapping[str, Feedback], sql: SqlStore, *, now: dt.datetime
-) -> list[RetrievalOutcome]:
-    """Make outcomes of what users said of stored claims, by claim id."""
-    source: GoldSource = "user_feedback"
-    rows: list[Line] = [
-        {"claim_id": name, "feedback": label, "gold_source": source}
-        for name, label in feedback.items()
-    ]
-    problems = ProblemList()
-    reader = _OutcomeReader(sql, rows, now, problems)
-    made = [reader.make(row, {}) for row in rows]
-    problems.raise_errors()
-    return [outcome for outcome in made if outcome is not None]
-
-
-def read_outcome(given: Line, sql: SqlStore, *, now: dt.datetime) -> RetrievalOutcome:
+def read_outcome(typed: Line, sql: SqlStore, *, now: dt.datetime) -> RetrievalOutcome:
     """Make an outcome from typed values, with the keys of a line.
 
     Raises InputError with every fault.
     """
     problems = ProblemList()
-    outcome = _OutcomeReader(sql, [given], now, problems).make(given, {})
+    outcome = _OutcomeReader(sql, [typed], now, problems).make(typed, {})
     problems.raise_errors()
     if outcome is None:
         raise AssertionError("a line without an outcome and without a problem")
     return outcome
-
-
-def correct_outcome(
-    old: RetrievalOutcome,
-    *,
-    missed: bool | None,
-    missed_content: str | None = None,
-    note: str = "",
-    now: dt.datetime,
-) -> RetrievalOutcome:
-    """Make an outcome that supersedes `old`, with another judgement of the same claim.
-
-    `missed` None takes the judgement back. Fields that are not given keep their old value, except
-    that only a miss has content. Personal data is masked. Raises InputError for an impossible
-    judgement, such as a miss that the feedback contradicts.
-    """
-    content = mask_snippet(missed_content or "") or (old.missed_content if missed else None)
-    changes = {
-        "missed": missed,
-        "missed_content": content,
-        "note": mask_snippet(note, MAX_NOTE) if note else "",
-        "at": now,
-        "supersedes": old.outcome_id,
-    }
-    problems = ProblemList()
-    try:
-        return new_outcome(**{**dict(old), **changes})
-    except ValidationError as error:
-        report_faults(error, RetrievalOutcome, problems, None, None)
-        problems.raise_errors()
-        raise

@@ -1,7 +1,7 @@
 """Keep outcomes, the judged misses of retrievals, in an append-only table.
 
 Nothing in the table is updated or deleted. A correction is a new row that supersedes the old one.
-Claims of production traffic and audits are in `audits`, imported files in `outcome_files`.
+Claims of production traffic and audits are in `traffic`, imported files in `outcome_files`.
 """
 
 import dataclasses
@@ -245,8 +245,9 @@ class OutcomeStore:
 
         `because` is the reason of the judgements, such as the version of the gold. Their notes
         start with the reason. With a reason, an outcome that differs from the current judgement
-        supersedes the current judgement. That happens once for each reason, so that a later
-        correction by a person stays. Without a reason a difference is only reported.
+        supersedes the current judgement, and takes over its inclusion probability unless it has
+        its own. That happens once for each reason, so that a later correction by a person stays.
+        Without a reason a difference is only reported.
 
         Raises InputError `unknown_outcome` if a correction supersedes no outcome of its claim.
         """
@@ -278,6 +279,8 @@ class OutcomeStore:
                     differing[outcome.outcome_id] = standing.outcome_id
                 else:
                     fields = {**dict(outcome), "supersedes": standing.outcome_id}
+                    if outcome.inclusion_probability is None:
+                        fields["inclusion_probability"] = standing.inclusion_probability
                     new.append(new_outcome(**fields))
             added = transaction.insert_new(OUTCOMES_TABLE, map(_row_of, new), "outcome_id")
         return Recorded(
@@ -308,24 +311,6 @@ class OutcomeStore:
             return _read_frame(
                 look_up(transaction, OUTCOMES_TABLE, "claim_id", claim_ids, names, where=chosen)
             )
-
-    def outcome(self, outcome_id: str) -> RetrievalOutcome:
-        """Return one outcome by its id or by the start of its id.
-
-        Raises InputError `unknown_outcome` if no outcome or several outcomes match.
-        """
-        with self.sql.reading() as transaction:
-            every = transaction.columns(OUTCOMES_TABLE, None, ["outcome_id"])["outcome_id"]
-        names = [name for name in every if outcome_id and name.startswith(outcome_id)]
-        if len(names) != 1:
-            raise InputError.of(
-                "unknown_outcome",
-                f"{len(names)} outcomes have an id that begins so",
-                field="outcome_id",
-                found=quoted(outcome_id),
-                accepted="an outcome_id as rag-eval outcome list shows it, or its start",
-            )
-        return of_frame(self.history(outcome_id=names[0]))[0]
 
 
 def select_current(history: pd.DataFrame) -> pd.DataFrame:

@@ -67,9 +67,6 @@ def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) 
     return fold_of[code]
 
 
-NO_FIGURE = CountedInterval(value=None, low=None, high=None, n=0, n_effective=0)
-
-
 def mean_figure(
     values: FloatArray, gold: SharedGold, *, unit_range: bool = True
 ) -> CountedInterval:

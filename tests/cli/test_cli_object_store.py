@@ -111,8 +111,8 @@ def use_every_command(workers: Workers) -> dict[str, str]:
     """Run the commands as a team does in a week; return what each printed."""
     run = workers.run
     run("run", "tiny", "--verbose")
-    listed = json.loads(run("outcome", "list", "--json").splitlines()[0])
-    named = ("--strategy", "bm25", "--fingerprint", listed["strategy_fingerprint"])
+    strategies = json.loads(run("calibrate", "tiny", "--json"))["strategies"]
+    named = ("--strategy", "bm25", "--fingerprint", strategies["bm25"]["fingerprint"])
     asked = [
         {"query": f"where is valve {n}", "retrieved": [{"id": "d01.md", "score": 1.0}]}
         for n in range(8)
@@ -124,9 +124,7 @@ def use_every_command(workers: Workers) -> dict[str, str]:
     judged = {"missed": True, "gold_source": "human", "missed_content": "it"}
     run("outcome", "import", workers.write("judged.jsonl", [{**row, **judged} for row in drawn]))
     workers.give_feedback()
-    run("outcome", "list", "--all")
     run("calibrate", "tiny")
-    run("calibrate", "compare", "bm25", "vector", "--gold-set", "tiny")
     run("run", "tiny")
     run("show")
     run("compare", "latest", "previous")
@@ -140,7 +138,6 @@ def use_every_command(workers: Workers) -> dict[str, str]:
     blocked = json.loads(run("trust", "list", "--json"))["chunk_id"]
     run("trust", "show", blocked)
     run("trust", "allow", blocked, "--who", "Ada", "--why", "a test")
-    run("outcome", "export", workers.root / "outcomes.csv")
     run("clean", "--keep", "1")
     run("show")
     return {name: text for name, text in workers.printed.items() if " clean " not in name}

@@ -9,7 +9,6 @@ import re
 
 import missing_project as made
 import pytest
-from cli_project import jsonl
 from missing_project import call, configure, lines, night, vectors_file
 
 from rag_eval.core.settings import Settings
@@ -276,33 +275,6 @@ def test_the_calibrated_base_steers_iterative_rounds(missing):
     comparison = missing.report()["calibration"]["comparison"]
     assert comparison is not None
     assert {(row["a"], row["b"]) for row in comparison["differences"]} >= {("bm25", "vector")}
-
-
-def outcome_rows(n, fingerprint, source):
-    row = {"strategy": "bm25", "strategy_fingerprint": fingerprint, "gold_source": source}
-    row["inclusion_probability"] = 1.0
-    return [{**row, "query": f"asked {at}", "missed": at % 3 == 0} for at in range(n)]
-
-
-def import_outcomes(project, rows):
-    path = project.root / "more.jsonl"
-    path.write_text(jsonl(rows), encoding="utf-8")
-    return call(project, "outcome", "import", path)
-
-
-@pytest.mark.slow
-def test_imported_outcomes_change_the_calibration(learned):
-    before, entry = calibrated(learned), stated(learned)
-    rows = outcome_rows(15, entry["fingerprint"], "qrels")
-    for number, row in enumerate(rows[:12]):
-        row["signals"] = {"tail_ratio": number / 12, "idf_mean": 3.0}
-    assert "15 outcomes recorded" in import_outcomes(learned, rows).stdout
-    night(learned)
-    after = calibrated(learned)
-    assert (before["counts"]["outcomes"], after["counts"]["outcomes"]) == (120, 132)
-    assert (before["n_without_signals"], after["n_without_signals"]) == (0, 3)
-    assert after["counts"]["groups"] == before["counts"]["groups"] + 12
-    assert after["calibrator"] != before["calibrator"]
 
 
 @pytest.mark.slow

@@ -1,10 +1,8 @@
 """Calibration of a project: groups, corrections of people, feedback of users."""
 
 import dataclasses
-import json
 
 import missing_project as made
-import numpy as np
 import pytest
 from cli_project import jsonl
 from missing_project import (
@@ -25,7 +23,7 @@ from rag_eval.pipeline.calibration_stores import (
     accepted_calibrator,
     read_calibrator,
 )
-from rag_eval.pipeline.miss_rates import compare_strategies
+from rag_eval.pipeline.miss_rates import CalibratedMissRates
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
@@ -114,60 +112,38 @@ def test_traffic_that_nobody_judged_is_in_the_group_of_its_words(missing):
 
 # ---- Corrections of people; the gold alone decides every conformal K.
 
-KEPT = (
-    "claim_id query_id group_id strategy strategy_fingerprint target k gold_source"
-    " inclusion_probability signals"
-).split()
 
-
-def standing(project, name):
-    """Return the current outcomes of a strategy, by claim id."""
-    words = ["outcome", "list", "--json", "--strategy", name, "--limit", "1000"]
-    rows = map(json.loads, call(project, *words).stdout.splitlines())
-    return {row["claim_id"]: row for row in rows}
-
-
-def correct(project, name, n, back=0):
-    """Turn n misses of the original wordings into hits, and retract `back` further misses."""
-    rows = standing(project, name)
-    first = [claim["claim_id"] for claim in first_claims(project, name).values()]
-    missed = [claim for claim in first if rows[claim]["missed"]]
-    wrong, gone = missed[:n], missed[n : n + back]
-    corrected = [{**{key: rows[claim][key] for key in KEPT}, "missed": False} for claim in wrong]
-    if corrected:
-        path = project.root / "corrected.jsonl"
-        path.write_text(jsonl(corrected), encoding="utf-8")
-        call(project, "outcome", "import", path, "--correct", "the gold lacks a document")
-    for claim in gone:
-        call(project, "outcome", "add", "--correct", rows[claim]["outcome_id"])
-    return gone
+def correct(project, name, n):
+    """Turn n misses of the original wordings into hits, and return their claims."""
+    columns = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint"]
+    missed = calibration(project).predictions.query("missed").set_index("claim_id").index
+    first = [claim for claim in first_claims(project, name).values() if claim["claim_id"] in missed]
+    wrong = [{key: claim[key] for key in columns} for claim in first[:n]]
+    path = project.root / "corrected.jsonl"
+    path.write_text(
+        jsonl({**row, "missed": False, "gold_source": "qrels"} for row in wrong), encoding="utf-8"
+    )
+    call(project, "outcome", "import", path, "--correct", "the gold lacks a document")
+    return [row["claim_id"] for row in wrong]
 
 
 @pytest.mark.slow
 def test_a_comparison_counts_corrected_outcomes(missing):
     made.configure(missing, made.BM25, made.VECTOR, more="")
-    before = compare_strategies(open_runner(opened(missing)), ["bm25", "vector"])
     first = calibrated(missing)
-    gone = correct(missing, "bm25", 8, back=1)
-    after = compare_strategies(open_runner(opened(missing)), ["bm25", "vector"])
-    # The question of the retracted outcome has no judgement.
-    assert (before.n, after.n) == (made.N, made.N - 1)
-    stands, claims = standing(missing, "bm25"), first_claims(missing).values()
-    left = [claim["claim_id"] for claim in claims if claim["claim_id"] not in gone]
-    seen = [stands[claim]["missed"] for claim in left]
-    assert sum(seen) == made.N // made.MISSED_OF - 8 - 1
+    corrected = correct(missing, "bm25", 8)
+    after = open_runner(opened(missing)).get(CalibratedMissRates).calibration.comparison
     bm25, vector = after.strategies
-    assert bm25.observed.value == pytest.approx(np.mean(seen))
-    assert bm25.observed.n == vector.observed.n == bm25.calibrated.n == made.N - 1
-    fitted = calibration(missing).predictions.query("strategy == 'bm25'")
-    fitted = fitted.set_index("claim_id").loc[left]
+    fitted = calibration(missing).predictions.query("strategy == 'bm25'").set_index("claim_id")
+    assert not fitted.loc[corrected, "missed"].any()
+    fitted = fitted.loc[[claim["claim_id"] for claim in first_claims(missing).values()]]
+    assert bm25.observed.value == pytest.approx(fitted["missed"].mean())
+    assert fitted["missed"].sum() == made.N // made.MISSED_OF - 8
+    assert bm25.observed.n == vector.observed.n == bm25.calibrated.n == made.N
     squares = (fitted["predicted"] - fitted["missed"]) ** 2
     assert bm25.brier.value == pytest.approx(squares.mean())
-
-    entry = calibrated(missing)
-    assert [(part["n"], part["n_groups"]) for part in entry["conformal"]] == [(60, 60)] * 3
-    for mine, other in zip(entry["conformal"], first["conformal"], strict=True):
-        assert mine == other
+    # The gold alone decides every conformal K.
+    assert calibrated(missing)["conformal"] == first["conformal"]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from rich.console import Console
 from rag_eval.core.errors import InputError
 from rag_eval.gold.configuration import load_config
 from rag_eval.pipeline.claims import MissRateClaims
-from rag_eval.pipeline.miss_rates import calibrate_gold_set, compare_strategies
+from rag_eval.pipeline.miss_rates import calibrate_gold_set
 from rag_eval.pipeline.opening import adjust
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.signals import TrafficFacts
@@ -81,12 +81,13 @@ def test_claims_of_something_else_are_counted_and_left_out(missing):
     found = calibrate_gold_set(open_runner(opened(missing)))
     json.dumps(to_jsonable_python(found), allow_nan=False)
     why = "4 whose first K ids share nothing with what is retrieved now"
-    assert found.traffic["bm25"] == {"counted": 3, "left_out": 4, "reason": why}
+    assert found.traffic["bm25"] == TrafficFacts(counted=3, left_out=4, reason=why)
     console = Console(width=200, file=io.StringIO())
     show_calibration(console, found)
     text = console.file.getvalue()
     assert "3 claims of production traffic counted in" in text
     assert f"4 claims of production traffic left out: {why}" in text
+    assert "no estimate of the traffic: no claim of production traffic was drawn" in text
 
 
 def test_questions_without_a_vector_in_the_file_are_left_out(project):
@@ -147,23 +148,23 @@ def asked(missing):
 
 @pytest.mark.slow
 def test_the_powered_estimate_is_of_the_claims_of_the_last_draw(asked):
-    undrawn = "no claim of production traffic of {} was drawn: rag-eval audit draw"
-    for entry in compare_strategies(open_runner(opened(asked)), NAMES).strategies:
-        assert entry.why["powered"] == undrawn.format(entry.name)
+    undrawn = "no claim of production traffic was drawn: rag-eval audit draw"
+    assert calibrate_gold_set(open_runner(opened(asked))).estimates == dict.fromkeys(NAMES, undrawn)
     for name in NAMES:
         audit(asked, 25, LOST.__contains__, name=name)
-    found = compare_strategies(open_runner(opened(asked)), NAMES)
-    assert found.n == 60  # n counts gold questions only
-    for entry in found.strategies:
-        assert "powered" not in entry.why
-        assert (entry.powered.n_labelled, entry.powered.n_unlabelled) == (25, 15)
-        assert 0 <= entry.powered.low <= entry.powered.value <= entry.powered.high <= 1
+    found = calibrate_gold_set(open_runner(opened(asked)))
+    for estimate in found.estimates.values():
+        assert (estimate.n_labelled, estimate.n_unlabelled) == (25, 15)
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+    console = Console(width=300, file=io.StringIO())
+    show_calibration(console, found)
+    assert "from 25 audited claims and predictions of 15" in console.file.getvalue()
 
     later = [f"in which place is {made.word(number)} kept" for number in range(4)]
     bring(asked, "bm25", [(text, [], {}) for text in later])  # retrieval now differs
     bring(asked, "bm25", [(text, [f"d{number:02d}.md"], {}) for number, text in enumerate(later)])
-    came = compare_strategies(open_runner(opened(asked)), NAMES)
-    assert came.strategies[0].powered.n_labelled + came.strategies[0].powered.n_unlabelled == 40
+    came = calibrate_gold_set(open_runner(opened(asked))).estimates["bm25"]
+    assert came.n_labelled + came.n_unlabelled == 40
     audit(asked, 9, LOST.__contains__)
-    last = compare_strategies(open_runner(opened(asked)), NAMES).strategies[0].powered
+    last = calibrate_gold_set(open_runner(opened(asked))).estimates["bm25"]
     assert (last.n_labelled, last.n_unlabelled) == (4, 0)  # of 8, 4 are retrieved as before

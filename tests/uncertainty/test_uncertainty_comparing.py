@@ -8,7 +8,7 @@ import pytest
 from rag_eval.core.errors import InputError
 from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.measures.paired import holm, paired_comparison
-from rag_eval.uncertainty.comparing import NO_TRAFFIC, Misses, compare, prediction_powered
+from rag_eval.uncertainty.comparing import Misses, compare
 
 
 def strategies(n_groups, rng, *, labelled=1.0, harder=0.0):
@@ -52,8 +52,6 @@ def test_figures_are_those_of_the_measures_they_are_named_after():
     assert entry.brier.value == pytest.approx(brier)
     assert entry.skill.value == pytest.approx(1 - brier / (rate * (1 - rate)))
     assert entry.skill.low < entry.skill.value < entry.skill.high
-    # unjudged gold questions are no production traffic
-    assert (entry.powered, entry.why["powered"]) == (None, NO_TRAFFIC)
     assert comparison.n == len(gold)
 
 
@@ -136,24 +134,9 @@ def test_unknown_values_are_none_and_still_json():
     comparison = compare([Misses("a", nothing, nothing), half], APART)
     json.dumps(comparison.dump(), allow_nan=False)
     first = comparison.strategies[0]
-    values = first.observed.value, first.skill.value, first.powered, first.observed.n
-    assert values == (None, None, None, 0)
+    assert (first.observed.value, first.skill.value, first.observed.n) == (None, None, 0)
     assert comparison.strategies[1].observed.value == 0.5
     assert all(row.delta.value is None and row.p is None for row in comparison.differences)
-
-
-def test_powered_estimates_are_of_traffic_and_not_of_the_gold_questions():
-    rng = np.random.default_rng(6)
-    made, gold = strategies(60, rng)
-    predicted = rng.beta(1, 2, 200)
-    missed = np.where(rng.random(200) < 0.7, rng.random(200) < predicted, np.nan)
-    live = prediction_powered(missed, predicted, np.arange(200) // 4)
-    reasons = dict.fromkeys(("two", "three"), "nobody asked")
-    entries = compare(made, gold, powered={"one": live, **reasons}).dump()["strategies"]
-    assert entries[0]["powered"] == live.dump()
-    assert entries[0]["observed"]["n"] == len(gold)
-    assert "powered_reason" not in entries[0]
-    assert (entries[2]["powered"], entries[2]["powered_reason"]) == (None, "nobody asked")
 
 
 def test_the_spread_of_skills_is_their_influence():

@@ -2,7 +2,6 @@
 
 import datetime as dt
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -15,7 +14,6 @@ from rag_eval.core.types import (
     Shown,
 )
 from rag_eval.storage.sql import SqlStore
-from rag_eval.uncertainty.outcome_files import correct_outcome
 from rag_eval.uncertainty.outcomes import (
     Asked,
     OutcomeStore,
@@ -74,7 +72,6 @@ def test_recorded_outcomes_come_back_whole(store):
     bare = made("bare", missed=False, inclusion_probability=None)
     assert store.record([full, bare]).added == (full.outcome_id, bare.outcome_id)
     assert sorted(of_frame(store.current()), key=lambda outcome: outcome.query_id) == [bare, full]
-    assert store.outcome(full.outcome_id[:9]) == full
     frame = RETRIEVAL_OUTCOMES.check(store.current()).set_index("query_id")
     assert frame.loc["bare", ["missed", "missed_content", "supersedes"]].tolist() == [0.0, "", ""]
 
@@ -89,33 +86,6 @@ def test_a_nightly_repeat_adds_nothing(store):
     others = ({"k": 5}, {"target": "miss_some"}, {"gold_source": "llm_judge"})
     more = store.record([*night, *(made("q0", **change) for change in others)])
     assert len(more.added) == 3
-
-
-def test_only_the_last_correction_stands(store):
-    first, hour = made(missed_content="a thing"), dt.timedelta(hours=1)
-    second = correct_outcome(first, missed=False, now=AT + hour, note="looked again")
-    third = correct_outcome(second, missed=None, now=AT + 2 * hour)
-    assert (second.missed_content, second.inclusion_probability) == (None, 1.0)
-    store.record([first])
-    store.record([third, second])  # a complete chain may come in any order
-    chain = [outcome.outcome_id for outcome in (first, second, third)]
-    assert store.history()["outcome_id"].tolist() == chain
-    current = store.current()
-    assert current["outcome_id"].tolist() == chain[2:]
-    assert np.isnan(current["missed"].iloc[0])
-    assert len(fit_rows(current)) == 0
-    # The store reports the difference and keeps the correction.
-    assert store.record([first]).differing == {first.outcome_id: third.outcome_id}
-    assert store.current()["outcome_id"].tolist() == chain[2:]
-
-
-def test_an_outcome_is_corrected_once(store):
-    first = made()
-    store.record([first])
-    assert len(store.record([correct_outcome(first, missed=False, now=AT)]).added) == 1
-    other = store.record([correct_outcome(first, missed=None, now=AT)])
-    assert (other.added, len(other.differing)) == ((), 1)
-    assert store.current()["missed"].tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +114,10 @@ def test_new_gold_supersedes_once_and_a_person_wins(store):
     assert (len(done.added), dict(done.differing)) == (1, {})
     assert standing(store) == {"a": 0.0, "b": 1.0}
     assert store.record([made("a", missed=False), made("b")], because="gold 2").added == ()
-    old = store.outcome(standing(store, "outcome_id")["a"])
-    store.record([correct_outcome(old, missed=True, now=AT, note="the gold is wrong")])
+    person = made("a", inclusion_probability=None)
+    assert len(store.record([person], because="the gold is wrong").added) == 1
+    # The correction takes over the probability, so that it still fits a calibrator.
+    assert fit_rows(store.current())["missed"].tolist() == [True, True]
     again = store.record([made("a", missed=False), made("b")], because="gold 2")
     assert (again.added, len(again.differing)) == ((), 1)
     assert standing(store) == {"a": 1.0, "b": 1.0}
@@ -256,14 +228,6 @@ def test_feedback_decides_missed_and_has_no_probability():
     ):
         with pytest.raises(ValidationError):
             made(**wrong)
-
-
-def test_a_correction_must_not_contradict_the_feedback():
-    said = made(**SAID, feedback="evidence_not_relevant", missed=None)
-    with pytest.raises(InputError, match="feedback evidence_not_relevant"):
-        correct_outcome(said, missed=True, now=AT)
-    nothing = made(**SAID, feedback="nothing_missing", missed=False)
-    assert correct_outcome(nothing, missed=None, now=AT).missed is None
 
 
 @pytest.mark.parametrize(

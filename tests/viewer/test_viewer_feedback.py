@@ -5,10 +5,8 @@ import json
 import pandas as pd
 import pytest
 from test_viewer_security import headers_of_ours
-from typer.testing import CliRunner
 from viewed_project import RETRIEVAL, give
 
-from rag_eval.cli.app import app
 from rag_eval.core.types import MAX_NOTE
 
 MISSED = {"something_missing": 1.0, "evidence_not_relevant": None, "nothing_missing": 0.0}
@@ -67,19 +65,6 @@ def test_what_was_said_again_adds_nothing_and_another_opinion_supersedes(viewed)
     assert [(row["feedback"], row["note"]) for row in reversed(chain)] == opinions
     current = viewed.outcomes().current(gold_source="user_feedback")
     assert current["outcome_id"].tolist() == [answers[-1]["outcome_id"]]
-
-
-def test_after_a_judgement_was_taken_back_the_same_can_be_said_again(viewed):
-    client = viewed.client()
-    first = give(client, viewed.said()).json()["outcome_id"]
-    taken = CliRunner().invoke(
-        app,
-        ["outcome", "add", "--correct", first, "--home", str(viewed.home)],
-        catch_exceptions=False,
-    )
-    assert taken.exit_code == 0, taken.output
-    assert give(client, viewed.said()).json()["standing"] == "recorded"
-    assert len(viewed.given()) == 3
 
 
 def test_a_note_is_masked_made_visible_and_cut(viewed):

@@ -209,14 +209,13 @@ def _complete_ragas(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Traced(BaseModel):
-    """Facts of a trace for its claim; `labels` are those that people gave the spans."""
+    """Facts of a trace for its claim."""
 
     model_config = ConfigDict(frozen=True)
 
     strategy: _ShortText | None = None
     strategy_fingerprint: _ShortText | None = None
     miss_rate: float | None = None
-    labels: tuple[_ShortText, ...] = ()
 
 
 class RecordedOutput(BaseModel):

@@ -291,8 +291,6 @@ def panel(page: Page) -> Panel:
     diagrams = {name: _reliability(page, name, entry) for name, entry in entries}
     by_score = {name: _by_score(page, name) for name in page.strategies}
     own = [by_score.pop(page.primary, None), diagrams.pop(page.primary, None)]
-    compared = [] if comparison is None else list(comparison["strategies"])
-    unpowered = [entry["powered"] for entry in compared if entry["powered"].value is None]
     seen = page.by_strategy("uncertainty", "strategies")
 
     def reasons_of(key: str) -> list[tuple[Markup, Cursor | str]]:
@@ -315,7 +313,6 @@ def panel(page: Page) -> Panel:
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
         "without_k": [page.swatch(name) for name, entry in entries if not entry["conformal"].value],
         "accounts": uncertainty["iterative"].items(),
-        "unpowered": unpowered[0].reason_beside if unpowered else None,
     }
     tables = _tables(page, entries, comparison)
     return Panel("Miss rates", "miss_rates.html", context, tables)

