@@ -31,7 +31,10 @@ ORDER: Final = (
 
 REMOVED_COMMANDS: Final = {
     "baseline": "use `rag-eval gate --accept`",
+    "calibrate compare": "miss-rates.html of each report compares strategies",
     "miss-rates": "use rag_eval.compare_miss_rates in Python, or miss-rates.html of each report",
+    "outcome export": "read the table retrieval_outcomes of rag_eval.db with any SQL client",
+    "outcome list": "read the table retrieval_outcomes of rag_eval.db with any SQL client",
     "ui": "run `make ui`, or `dagster dev -m rag_eval.definitions` and `mlflow ui`",
 }
 """Commands of earlier versions, each with what to use instead."""

@@ -21,14 +21,6 @@ from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import SEED
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.pipeline.calibration_stores import (
-    CALIBRATOR_VERSION,
-    Accepted,
-    Outcomes,
-    accept_calibrator,
-    accepted_calibrator,
-    keep_calibrator,
-)
 from rag_eval.pipeline.claims import (
     OF_GOLD,
     QRELS,
@@ -53,6 +45,14 @@ from rag_eval.pipeline.signals import RetrievalSignals
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
+from rag_eval.uncertainty.calibrators import (
+    CALIBRATOR_VERSION,
+    Accepted,
+    Outcomes,
+    accept_calibrator,
+    accepted_calibrator,
+    keep_calibrator,
+)
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.estimator import Miss, MissRateModel
 from rag_eval.uncertainty.miss_rate_report import (
@@ -131,7 +131,7 @@ def calibrate_miss_rates(
     The status decides whether later runs use it. Fits to equal outcomes are reused.
     """
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    outcomes, now = Outcomes(work.evaluation), dt.datetime.now(dt.UTC)
+    outcomes, now = Outcomes(work.evaluation.settings), dt.datetime.now(dt.UTC)
     facts = (scored, retrieval_signals, miss_rate_claims, retrieval_outcomes, outcomes, now)
     night = _Night(work, *facts)
     with work.progress.step("Calibrating miss rates", len(runs), "strategies") as advance:

@@ -25,7 +25,6 @@ from rag_eval.core.types import (
     Status,
     Target,
 )
-from rag_eval.pipeline.calibration_stores import CalibratorInUse, Outcomes, find_accepted
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
@@ -38,6 +37,7 @@ from rag_eval.pipeline.runner import (
 from rag_eval.pipeline.scores import judge_runs, score_runs
 from rag_eval.pipeline.signals import RetrievalSignals, SignalFacts, of_strategy
 from rag_eval.storage.hashing import digest
+from rag_eval.uncertainty.calibrators import CalibratorInUse, Outcomes, find_accepted
 from rag_eval.uncertainty.estimator import (
     Miss,
     MissRateModel,
@@ -93,9 +93,9 @@ def _identify_speakers(
 ) -> object:
     """Identify accepted calibrators, and the outcomes of similar questions."""
     del runs
-    found, outcomes = {}, Outcomes(work.evaluation)
+    found, outcomes = {}, Outcomes(work.evaluation.settings)
     for name, about in retrieval_signals.about.items():
-        accepted = find_accepted(work.evaluation, name, about.fingerprint)
+        accepted = find_accepted(work.evaluation.home, work.config, name, about.fingerprint)
         variants = gold_variants.variants.iloc[retrieval_signals.signals_of(name)["variant"]]
         history, n_similar = _read_history(work, outcomes, about, gold_variants, variants)
         judged: list[object] = [history.tolist()] if n_similar.any() else []
@@ -122,10 +122,10 @@ def state_miss_rates(
 
     Without an accepted calibrator, the prior or the uncalibrated heuristic states it.
     """
-    parts, speakers, outcomes = [], {}, Outcomes(work.evaluation)
+    parts, speakers, outcomes = [], {}, Outcomes(work.evaluation.settings)
     with work.progress.step("Stating miss rates", len(runs), "strategies") as advance:
         for name, about in retrieval_signals.about.items():
-            found = find_accepted(work.evaluation, name, about.fingerprint)
+            found = find_accepted(work.evaluation.home, work.config, name, about.fingerprint)
             speakers[name], model = choose_speaker(
                 work.config, name, found, about.fingerprint, retrieval_signals.unlabelled(name)
             )
@@ -306,7 +306,7 @@ def record_outcomes(
     another seed is nearly the same retrieval, so its outcome would only repeat the first.
     """
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    outcomes, now = Outcomes(work.evaluation), dt.datetime.now(dt.UTC)
+    outcomes, now = Outcomes(work.evaluation.settings), dt.datetime.now(dt.UTC)
     because = f"gold {gold_variants.about.hash[:16]}"
     counts, parts, spec = {}, [], work.config.uncertainty
     with work.progress.step("Recording outcomes", len(runs), "strategies") as advance:

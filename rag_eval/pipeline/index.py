@@ -18,12 +18,6 @@ from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import DISCOUNTING
-from rag_eval.pipeline.calibration_stores import (
-    KeptCalibrator,
-    find_accepted,
-    read_calibrator,
-    strategy_fingerprint,
-)
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
@@ -37,6 +31,12 @@ from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, Strategy
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import open_home
 from rag_eval.storage.sql import open_store
+from rag_eval.uncertainty.calibrators import (
+    KeptCalibrator,
+    find_accepted,
+    read_calibrator,
+    strategy_fingerprint,
+)
 from rag_eval.uncertainty.estimator import MissRateModel
 from rag_eval.uncertainty.expansion import (
     ChatSuggester,
@@ -355,7 +355,7 @@ def steering_calibrator(evaluation: Evaluation, iterative: Strategy, base_hash: 
         return ""
     base = evaluation.config.base_of(iterative)
     fingerprint = strategy_fingerprint(evaluation.config, base, base_hash)
-    found = find_accepted(evaluation, base.name, fingerprint)
+    found = find_accepted(evaluation.home, evaluation.config, base.name, fingerprint)
     return found.calibrator_id if found.status in DISCOUNTING else ""
 
 

@@ -11,7 +11,6 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import MAX_QUERY, Query, RetrievalOptions
-from rag_eval.pipeline.calibration_stores import Outcomes, find_accepted, strategy_fingerprint
 from rag_eval.pipeline.claims import MissRateClaims, choose_speaker
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -37,6 +36,7 @@ from rag_eval.pipeline.uncertain import measure_coverage, read_miss_rate
 from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
+from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
 from rag_eval.uncertainty.confidence import COVERAGE_SIGNAL, UncertainRetrieval, describe_document
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
@@ -135,14 +135,16 @@ class LiveStrategy:
             runner.get(CorpusSnapshot), runner.get(CorpusChunks), admitted, index
         )
         fingerprint = strategy_fingerprint(self._config, spec, self._ready.index_hash)
-        found = find_accepted(evaluation, self.name, fingerprint)
+        found = find_accepted(evaluation.home, evaluation.config, self.name, fingerprint)
         unlabelled = _read_unlabelled(evaluation, self.name, fingerprint)
         self._speaker, self._model = choose_speaker(
             self._config, self.name, found, fingerprint, unlabelled
         )
         body = found.usable
         self._groups = groups_of_wordings(gold, {} if body is None else body.group_of_query)
-        self._judged = Outcomes(evaluation).judged_texts(self._config, fingerprint, gold.queries)
+        self._judged = Outcomes(evaluation.settings).judged_texts(
+            self._config, fingerprint, gold.queries
+        )
         self._stated = _read_stated(evaluation, self.name, fingerprint, self._speaker.calibrator)
 
     def retrieve(self, query: str) -> UncertainRetrieval:

@@ -18,7 +18,6 @@ from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.calibration import MissRateCalibration
-from rag_eval.pipeline.calibration_stores import Outcomes
 from rag_eval.pipeline.claims import MissRateClaims, RetrievalOutcomes
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.index import CorpusIndex
@@ -48,6 +47,7 @@ from rag_eval.pipeline.uncertain import (
     weigh_answers,
     write_lines,
 )
+from rag_eval.uncertainty.calibrators import Outcomes
 from rag_eval.uncertainty.comparing import Misses, compare
 from rag_eval.uncertainty.iterative import Iterative, harm
 from rag_eval.uncertainty.miss_rate_report import (
@@ -285,7 +285,7 @@ def calibrate_gold_set(runner: Runner) -> Calibrated:
     """Calibrate every strategy on the outcomes so far, with this gold set's judgements."""
     evaluation = runner.evaluation
     with evaluation.lock:
-        opened = Outcomes(evaluation)
+        opened = Outcomes(evaluation.settings)
         if opened.store is None:
             raise opened.error or RuntimeError("the outcomes cannot be opened")
         spec = evaluation.config.uncertainty

@@ -10,7 +10,6 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.strategy import Strategy
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.pipeline.calibration_stores import Outcomes, strategy_fingerprint
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import (
     CorpusIndex,
@@ -25,6 +24,7 @@ from rag_eval.pipeline.retrieval import StrategyRun, read_ranking
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
 from rag_eval.pipeline.scores import ScoredRuns, score_runs
 from rag_eval.retrieval.ranking import Ranking
+from rag_eval.uncertainty.calibrators import Outcomes, strategy_fingerprint
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0
@@ -92,7 +92,7 @@ def _identify_traffic(
 ) -> object:
     """Identify the imported claims of every strategy."""
     del corpus_index
-    outcomes = Outcomes(work.evaluation)
+    outcomes = Outcomes(work.evaluation.settings)
     if outcomes.store is None:
         return outcomes.fault
     claims = TrafficStore(outcomes.store.sql)
@@ -242,7 +242,7 @@ def _count_traffic(
     work: Work, runs: ScoredRuns, opened: OpenIndex, name: str, fingerprint: str
 ) -> tuple[pd.DataFrame, TrafficFacts]:
     """Search the questions of imported claims again; return the counted claims with signals."""
-    store, spec = Outcomes(work.evaluation).store, runs.spec(name)
+    store, spec = Outcomes(work.evaluation.settings).store, runs.spec(name)
     claims, reason = list[Claim](), ""
     if spec.own_units:
         reason = "an external retriever is not asked again"

@@ -1,7 +1,5 @@
 """Calibration of a project: groups, corrections of people, feedback of users."""
 
-import dataclasses
-
 import missing_project as made
 import pytest
 from cli_project import jsonl
@@ -18,14 +16,14 @@ from pydantic import SecretStr
 
 from rag_eval.core.errors import InputError
 from rag_eval.pipeline.calibration import MissRateCalibration
-from rag_eval.pipeline.calibration_stores import (
+from rag_eval.pipeline.miss_rates import CalibratedMissRates
+from rag_eval.pipeline.stages import open_runner
+from rag_eval.storage.home import Home
+from rag_eval.uncertainty.calibrators import (
     Outcomes,
     accepted_calibrator,
     read_calibrator,
 )
-from rag_eval.pipeline.miss_rates import CalibratedMissRates
-from rag_eval.pipeline.stages import open_runner
-from rag_eval.storage.home import Home
 from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
 from rag_eval.uncertainty.outcomes import question_id
 from rag_eval.uncertainty.status import Series
@@ -168,6 +166,6 @@ def test_a_shared_home_reports_no_less_while_its_database_is_away(missing):
     address = SecretStr("postgresql://me@127.0.0.1:9/d")
     alone = evaluation.settings.model_copy(update={"database_url": address})
     shared = alone.model_copy(update={"home": "s3://bucket/home"})
-    assert "database_failed" in Outcomes(dataclasses.replace(evaluation, settings=alone)).fault
+    assert "database_failed" in Outcomes(alone).fault
     with pytest.raises(InputError, match="database_failed"):
-        Outcomes(dataclasses.replace(evaluation, settings=shared))
+        Outcomes(shared)

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.calibration_stores import (
+from rag_eval.pipeline.evaluation import open_gold_set
+from rag_eval.pipeline.opening import open_gold_set
+from rag_eval.pipeline.retrieval import read_ranking, run_frame
+from rag_eval.pipeline.uncertain import _count_covered, _leave_groups_out
+from rag_eval.retrieval.ranking import Ranking
+from rag_eval.storage.home import Home
+from rag_eval.uncertainty.calibrators import (
     Accepted,
     accept_calibrator,
     accepted_calibrator,
@@ -20,11 +26,6 @@ from rag_eval.pipeline.calibration_stores import (
     keep_calibrator,
     read_calibrator,
 )
-from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.retrieval import read_ranking, run_frame
-from rag_eval.pipeline.uncertain import _count_covered, _leave_groups_out
-from rag_eval.retrieval.ranking import Ranking
-from rag_eval.storage.home import Home
 from rag_eval.uncertainty.status import Series
 
 SPANS = st.lists(
@@ -141,7 +142,7 @@ def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(
         Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
     )
     accept_calibrator(Home(project.home), SERIES, accepted(earned))
-    assert find_accepted(evaluation, "bm25", "now").status == spoken
+    assert find_accepted(evaluation.home, evaluation.config, "bm25", "now").status == spoken
 
 
 def test_a_calibrator_of_an_earlier_version_is_stale_and_not_read(project):
@@ -152,7 +153,7 @@ def test_a_calibrator_of_an_earlier_version_is_stale_and_not_read(project):
     name = keep_calibrator(Home(project.home), {**BODY, "schema_version": 1})
     choice = accepted("measured").model_copy(update={"calibrator_id": name})
     accept_calibrator(Home(project.home), SERIES, choice)
-    found = find_accepted(evaluation, "bm25", "before")
+    found = find_accepted(evaluation.home, evaluation.config, "bm25", "before")
     assert (found.calibrator_id, found.status, found.body) == (name, "stale", None)
 
 

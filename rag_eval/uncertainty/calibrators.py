@@ -1,4 +1,4 @@
-"""Stores that calibration keeps between runs: outcomes and calibrators."""
+"""Calibrators that runs keep for later runs, and the outcomes as one run opens them."""
 
 import dataclasses
 import datetime as dt
@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import DISCOUNTING, Status
 from rag_eval.gold.configuration import gold_set_name
-from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.storage.hashing import canonical_json, digest
 from rag_eval.storage.home import Home
 from rag_eval.storage.locks import is_shared
@@ -33,13 +33,13 @@ from rag_eval.uncertainty.stored import Stored
 class Outcomes:
     """The table of outcomes as one stage reads it; `error` says why it cannot be used."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.store: OutcomeStore | None = None
         self.error: InputError | None = None
         try:
-            self.store = OutcomeStore(open_store(evaluation.settings))
+            self.store = OutcomeStore(open_store(settings))
         except InputError as error:
-            if error.is_outage and is_shared(evaluation.settings):
+            if error.is_outage and is_shared(settings):
                 raise  # The run cannot publish without this server, so it is tried again.
             self.error = error
 
@@ -65,10 +65,10 @@ class Outcomes:
         rows = self.fitting(config, fingerprint)
         rows = rows.assign(misses=rows["weight"] * rows["missed"])
         sums = rows.groupby("query_id")[["misses", "weight"]].sum()
-        known = queries[queries["query_id"].isin(sums.index)]
-        sums = sums.loc[known["query_id"]]
+        asked = queries[queries["query_id"].isin(sums.index)]
+        sums = sums.loc[asked["query_id"]]
         missed = (sums["misses"] / sums["weight"]).to_numpy(dtype=np.float64)
-        return JudgedTexts(known["text"].tolist(), known["group_id"].tolist(), missed)
+        return JudgedTexts(asked["text"].tolist(), asked["group_id"].tolist(), missed)
 
 
 # ---- Calibrators: immutable JSON files. Another file names the accepted calibrator.
@@ -102,8 +102,8 @@ def keep_calibrator(home: Home, body: Mapping[str, object]) -> str:
     return name
 
 
-def _damaged(code: str, place: str, found: str, remedy: str) -> InputError:
-    message = f"damaged; move it away, and {remedy}"
+def _damaged(code: str, place: str, found: str) -> InputError:
+    message = "damaged; move it away, and run rag-eval calibrate"
     return InputError.of(code, message, place, found=quoted(found, 200))
 
 
@@ -120,7 +120,7 @@ def read_calibrator(home: Home, name: str) -> Mapping[str, object]:
             return body
     except (ValueError, RecursionError):
         pass  # no JSON, numbers outside JSON, or nested too deep
-    raise _damaged("calibrator_damaged", home.address_of(file), name, "run rag-eval calibrate")
+    raise _damaged("calibrator_damaged", home.address_of(file), name)
 
 
 def _name(series: Series) -> str:
@@ -142,8 +142,8 @@ def accepted_calibrator(home: Home, series: Series) -> Accepted | None:
     try:
         return Accepted.model_validate_json(home.read(file))
     except ValidationError as error:
-        found, remedy = error.errors()[0]["msg"], "run rag-eval calibrate"
-        raise _damaged("accepted_damaged", home.address_of(file), found, remedy) from None
+        fault = error.errors()[0]["msg"]
+        raise _damaged("accepted_damaged", home.address_of(file), fault) from None
 
 
 # ---- The calibrator that a run uses: the one accepted for the strategy's fingerprint.
@@ -199,24 +199,23 @@ def strategy_fingerprint(config: GoldSetConfig, spec: Strategy, index_hash: str)
     return digest([config.name, spec.ranking_options(), index_hash, trust, config.level], 32)
 
 
-def find_accepted(evaluation: Evaluation, name: str, fingerprint: str) -> CalibratorInUse:
-    """Find the calibrator that is accepted for a strategy now."""
-    spec, home = evaluation.config.uncertainty, evaluation.home
-    found = accepted_calibrator(home, Series(evaluation.config.name, name, spec.target, spec.k))
-    if found is None:
+def find_accepted(
+    home: Home, config: GoldSetConfig, name: str, fingerprint: str
+) -> CalibratorInUse:
+    """Find the calibrator that is accepted for a strategy now.
+
+    A calibrator of another fingerprint, or in the form of another version, is stale.
+    """
+    spec = config.uncertainty
+    accepted = accepted_calibrator(home, Series(config.name, name, spec.target, spec.k))
+    if accepted is None:
         return CalibratorInUse("", "absent", None)
-    if found.strategy_fingerprint != fingerprint:
+    if accepted.strategy_fingerprint != fingerprint:
         # A calibrator that has earned nothing cannot become stale.
-        has_earned = found.status in DISCOUNTING or found.status == "stale"
-        no_longer = CalibratorInUse(found.calibrator_id, "stale", None)
+        has_earned = accepted.status in DISCOUNTING or accepted.status == "stale"
+        no_longer = CalibratorInUse(accepted.calibrator_id, "stale", None)
         return no_longer if has_earned else CalibratorInUse("", "absent", None)
-    body = read_calibrator(home, found.calibrator_id)
+    body = read_calibrator(home, accepted.calibrator_id)
     if body["schema_version"] != CALIBRATOR_VERSION:
-        message = (
-            f"{name}: calibrator {found.calibrator_id} has the form"
-            f" {body['schema_version']} of another version, accepted {CALIBRATOR_VERSION};"
-            " the next run has a new one"
-        )
-        with evaluation.progress.step(message):
-            return CalibratorInUse(found.calibrator_id, "stale", None)
-    return CalibratorInUse(found.calibrator_id, found.status, KeptCalibrator.from_json(body))
+        return CalibratorInUse(accepted.calibrator_id, "stale", None)
+    return CalibratorInUse(accepted.calibrator_id, accepted.status, KeptCalibrator.from_json(body))
