@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.evaluation import open_gold_set
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.retrieval import read_ranking, run_frame
 from rag_eval.pipeline.uncertain import _count_covered, _leave_groups_out
