@@ -53,7 +53,6 @@ version: 1
 corpus:
   loader: parquet
   path: corpus
-  title_column: title
   chunker: {kind: text, max_tokens: 64}
   shards: auto
 depth: 100

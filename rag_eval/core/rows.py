@@ -524,6 +524,11 @@ def _show(value: object) -> str | None:
 REMOVED_KEYS: Final = {
     "answers.embedding": "the deterministic mode compares words; delete the key",
     "answers.max_sentences": "the deterministic mode cites up to three sentences; delete the key",
+    "corpus.pattern": "all files of known formats are read; `exclude` leaves files out",
+    **dict.fromkeys(
+        (f"corpus.{name}_column" for name in ("title", "url", "author", "date")),
+        "columns of the names title, url, author and date are read",
+    ),
     "uncertainty.also": "copy the gold set under another name and change `uncertainty.target`",
 }
 """Keys of earlier versions without the positions of lists, each with what to use instead."""
@@ -558,7 +563,7 @@ def field_faults(
             if kind == "extra_forbidden":
                 code, found, note = "unknown_key", quoted(key), None
                 message = f"the key is not known{suggest(key, keys)}"
-                dotted = ".".join(part for part in path if isinstance(part, str))
+                dotted = ".".join(part for part in location if isinstance(part, str))
                 if advice := REMOVED_KEYS.get(dotted):
                     code, message = "removed_key", f"the key was removed; {advice}"
             else:

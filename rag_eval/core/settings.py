@@ -290,6 +290,8 @@ def telemetry_off() -> None:
 
 
 REMOVED_SETTINGS: Final = {
+    "max_questions": "split a gold set of more than 1,000,000 questions",
+    "max_judgements": "split a gold set of more than 10,000,000 judgements",
     "alerts.webhook": "name a mail server under `alerts`, or add a sensor of your own to Dagster",
     "alerts.smtp": "write its keys under `alerts` itself; Dagster mails without a port of ours",
     "alerts.dagster_url": "a mail names the run; Dagster finds it by its id",
@@ -392,12 +394,6 @@ class Settings(BaseSettings):
     package_docs: tuple[str, ...] = Field(
         default=("pandas",),
         description="installed distributions that the loader package_docs may import",
-    )
-    max_questions: int = Field(
-        default=1_000_000, ge=1, description="most rows of a file of questions"
-    )
-    max_judgements: int = Field(
-        default=10_000_000, ge=1, description="most rows of a file of judgements"
     )
     shard_workers: int = Field(
         default=0,

@@ -22,31 +22,24 @@ class TableLoader(PathLoader):
 
     id_column: str = "id"
     """Id of a document."""
-    title_column: str | None = None
-    """Title of a document; default: none."""
     text_column: str = "text"
-    """Text of a document."""
-    url_column: str | None = None
-    """Address of the document, for its link and its domain."""
-    author_column: str | None = None
-    """Author of a document; default: unknown."""
-    date_column: str | None = None
-    """Date or time of the document's last change (ISO 8601)."""
+    """Text of a document. Columns of the names title, url, author and date are read too."""
 
     def column_names(self, present: Sequence[str]) -> dict[str, str | None]:
-        """Return the configured names by the names of `COLUMNS`; None stands for no column.
+        """Return the names in the table by the names of `COLUMNS`; None stands for no column.
 
-        Raises InputError `unknown_column` if the table does not have one of them.
+        Raises InputError `unknown_column` if the table has no column for ids or texts.
         """
-        names: dict[str, str | None] = {name: getattr(self, f"{name}_column") for name in COLUMNS}
-        for column, name in names.items():
-            if name is not None and name not in present:
+        configured = {"id": self.id_column, "text": self.text_column}
+        for column, name in configured.items():
+            if name not in present:
                 accepted, message = ", ".join(present), "there is no such column"
                 field = f"corpus.{column}_column"
                 raise InputError.of(
                     "unknown_column", message, field=field, found=name, accepted=accepted
                 )
-        return names
+        optional = {name: name if name in present else None for name in COLUMNS}
+        return {**optional, **configured}
 
     def make_documents(
         self, rows: Iterable[TableRow], problems: ProblemList

@@ -21,7 +21,6 @@ from rag_eval.core.fields import decode_id
 from rag_eval.core.frames import QUERIES, VARIANTS, make_frame
 from rag_eval.core.loader import Loader
 from rag_eval.core.rows import ending_of, find_file, read_lines
-from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.gold.configuration import CONFIG_FILE, load_config
 from rag_eval.gold.files import (
@@ -112,33 +111,25 @@ def _plan(folder: Path, config: GoldSetConfig | None, split: str | None) -> _Pla
     return _Plan("beir", folder, splits[split])
 
 
-_COUNTED: Final = {
-    "max_questions": ("queries.jsonl", TOPICS_FILE),
-    "max_judgements": ("qrels.tsv", "qrels.txt", "qrels/*.tsv"),
-}
-"""Setting with the largest number of rows -> files that it bounds."""
+MAX_ROWS: Final[Mapping[str, int]] = dict.fromkeys(
+    ("queries.jsonl", TOPICS_FILE), 1_000_000
+) | dict.fromkeys(("qrels.tsv", "qrels.txt", "qrels/*.tsv"), 10_000_000)
+"""Most rows of each file, because a stranger's file could fill the memory."""
 
 
-def check_sizes(folder: Path, corpus: Loader, settings: Settings) -> None:
-    """Refuse files with more rows than the settings allow, before anything else is read.
+def check_sizes(folder: Path, corpus: Loader) -> None:
+    """Refuse files with more rows than `MAX_ROWS`, before anything else is read.
 
     Raises InputError: `too_many_rows`.
     """
     folders = {folder, corpus.gold_folder(folder) or folder}
-    for setting, names in _COUNTED.items():
-        limit: int = getattr(settings, setting)
-        endings = [name + ending for name in names for ending in ("", ".gz")]
-        for path in (path for one in folders for name in endings for path in one.glob(name)):
+    for pattern, most in MAX_ROWS.items():
+        names = (pattern, f"{pattern}.gz")
+        for path in (path for base in folders for name in names for path in base.glob(name)):
             rows = read_lines(path, ProblemList())  # faults are reported when the rows are read
-            if sum(1 for _ in itertools.islice(rows, limit + 2)) > limit + 1:  # one may be a header
-                raise InputError.of(
-                    "too_many_rows",
-                    "the file has more rows than the settings allow",
-                    path,
-                    field=setting,
-                    accepted=f"up to {limit:,}, or a larger {setting} in settings.toml "
-                    f"(RAG_EVAL_{setting.upper()})",
-                )
+            if sum(1 for _ in itertools.islice(rows, most + 2)) > most + 1:  # one may be a header
+                message, accepted = "the file has too many rows", f"up to {most:,} rows"
+                raise InputError.of("too_many_rows", message, path, accepted=accepted)
 
 
 # ---- Questions of recorded outputs, and how outputs and questions match.

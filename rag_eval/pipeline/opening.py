@@ -85,7 +85,7 @@ def _permit(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetC
     if config.answers is not None and config.answers.verifier is not None:
         settings.find_verifier(config.answers.verifier)
     allowed = permitted(config, folder, settings, find_faults(config))
-    check_sizes(folder, config.corpus, settings)
+    check_sizes(folder, config.corpus)
     return allowed
 
 

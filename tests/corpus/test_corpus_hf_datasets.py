@@ -14,7 +14,7 @@ from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import permitted
 
 datasets = pytest.importorskip("datasets")
-ROWS = {"id": [2, 1], "head": ["two", None], "text": ["second", "mail x@example.org"]}
+ROWS = {"id": [2, 1], "title": ["two", None], "text": ["second", "mail x@example.org"]}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def base(tmp_path):
 
 
 def spec(path, **options):
-    return HuggingFace(loader="hf_datasets", path=path, title_column="head", **options)
+    return HuggingFace(loader="hf_datasets", path=path, **options)
 
 
 @pytest.mark.parametrize("path", ["d.jsonl", "d.csv", "d.parquet"])

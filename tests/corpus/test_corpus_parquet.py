@@ -17,20 +17,16 @@ from rag_eval.gold.configuration import permitted
 
 ROWS = {
     "key": [3, 1, 2],
-    "head": ["three", None, "two"],
+    "title": ["three", None, "two"],
     "body": ["third", "mail x@example.org", "second"],
-    "link": ["https://example.org/3", None, ""],
-    "by": [["Jane", "Joe"], None, []],
-    "when": [dt.date(2024, 1, 31), None, dt.date(2024, 2, 1)],
+    "url": ["https://example.org/3", None, ""],
+    "author": [["Jane", "Joe"], None, []],
+    "date": [dt.date(2024, 1, 31), None, dt.date(2024, 2, 1)],
     "unread": [0, 0, 0],
 }
 COLUMNS = {
     "id_column": "key",
-    "title_column": "head",
     "text_column": "body",
-    "url_column": "link",
-    "author_column": "by",
-    "date_column": "when",
 }
 
 

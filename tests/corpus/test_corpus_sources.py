@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from rag_eval.core.config import SOURCES
-from rag_eval.core.errors import InputError
 from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loaders.folder import Folder
-from rag_eval.corpus.loaders.hf_datasets import HuggingFace
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import identify, load_corpus, source_bytes
 from rag_eval.corpus.source import author_hash, day_of, latest_day
@@ -145,40 +143,6 @@ def test_authors_and_addresses_are_masked_and_compared_unmasked(load_line, tmp_p
     plain = load_corpus(BEIR.model_copy(update={"mask_pii": False}), tmp_path)
     assert only(plain) == source | {"author": author}
     assert plain.documents["source_url"][0] == f"https://{place}"
-
-
-def test_columns_of_data_sets(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    when = [dt.datetime(2024, 1, 31, 23), None, dt.datetime(2024, 2, 1)]  # noqa: DTZ001 - dates without a zone are the case
-    table = {
-        "id": [1, 2, 3],
-        "text": ["one", "two ü", "three"],
-        "link": ["https://example.org/1", None, ""],
-        "by": [["Jane", "Joe"], None, []],
-        "when": when,
-        "said": ["2024-01-31T23:00:00-02:00", "soon", ""],
-    }
-    datasets.Dataset.from_dict(table).to_parquet(tmp_path / "d.parquet")
-
-    columns = {"url_column": "link", "author_column": "by"}
-
-    def spec(date, **more):
-        given = columns | {"date_column": date} | more
-        return HuggingFace(loader="hf_datasets", path="d.parquet", **given)
-
-    corpus = load_corpus(spec("when"), tmp_path)
-    addresses = ["https://example.org/1", "d.parquet#2", "d.parquet#3"]
-    assert corpus.documents["source_url"].tolist() == addresses
-    assert corpus.sources["domain"].tolist() == ["example.org", "", ""]
-    assert corpus.sources["author"].tolist() == ["Jane, Joe", "", ""]
-    assert corpus.sources["date"].tolist() == ["2024-01-31", "", "2024-02-01"]
-    assert agree(spec("when"), tmp_path)["2"] == '{"id":"2","text":"two ü","title":""}'.encode()
-    said = load_corpus(spec("said"), tmp_path)
-    assert said.sources["date"].tolist() == ["2024-02-01", "", ""]
-    with pytest.raises(InputError) as caught:
-        load_corpus(spec("never", title_column="head"), tmp_path)
-    problem = caught.value.problems[0]
-    assert (problem.field, problem.found) == ("corpus.title_column", "head")
 
 
 ANN, TEAM = "Ann <ann@example.org>", "The Shelf Team <team@example.org>"

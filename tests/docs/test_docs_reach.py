@@ -13,10 +13,9 @@ from rag_eval.core.strategy import Strategy, strategy_kinds
 
 ONLY_READ = set(
     """
-    name version description primary acceptance folder.exclude package_docs.exclude
+    name version description primary acceptance package_docs.exclude
     package_docs.exclude_sections
-    hf_datasets.id_column hf_datasets.title_column hf_datasets.text_column hf_datasets.url_column
-    hf_datasets.author_column hf_datasets.date_column bm25.name iterative.base trust.domains
+    hf_datasets.id_column hf_datasets.text_column bm25.name iterative.base trust.domains
     trust.authors trust.keys answers.strategy answers.verdicts
     answers.cross_section_allowed gates.required gates.advisory gates.regression grep.terms
     section.sections overrides.verdicts

@@ -175,8 +175,8 @@ def test_a_null_text_is_empty_beside_a_title(tmp_path, loader, title):
     pq.write_table(pa.table(columns), tmp_path / "c.parquet")
     spec = {
         "beir": Beir(loader="beir", path="."),
-        "hf_datasets": HuggingFace(loader="hf_datasets", path="corpus.jsonl", title_column="title"),
-        "parquet": Parquet(loader="parquet", path="c.parquet", title_column="title"),
+        "hf_datasets": HuggingFace(loader="hf_datasets", path="corpus.jsonl"),
+        "parquet": Parquet(loader="parquet", path="c.parquet"),
     }[loader]
     if title:
         (document,) = spec.read(tmp_path).documents

@@ -30,10 +30,13 @@ strategies:
 HERE = Path(__file__).parent
 
 
-def _nest(key):
-    """Write a dotted key with the value 1 as flow YAML."""
-    first, *rest = key.split(".")
-    return f"{first}: " + "".join(f"{{{part}: " for part in rest) + "1" + "}" * len(rest) + "\n"
+def _with_key(key):
+    """Return the configuration with a dotted key, and the line of the key."""
+    part, *rest = key.split(".")
+    if part == "corpus":
+        return CONFIG.replace("path: docs", f"path: docs, {rest[0]}: 1"), 2
+    nested = "".join(f"{{{inner}: " for inner in rest) + "1" + "}" * len(rest)
+    return f"{CONFIG}{part}: {nested}\n", 5
 
 
 LONG_LINE = QUERY.encode() + b'{"query_id": "' + b"x" * 17_000_000 + b'"}\n{oops\n'
@@ -59,7 +62,11 @@ ROWS = [
 YAML = [
     *json.loads((HERE / "malformed_yaml.json").read_text()),
     ["not UTF-8", CONFIG.encode() + b"description: \xff\n", [["bad_encoding", 5, None]]],
-    *([f"removed {key}", CONFIG + _nest(key), [["removed_key", 5, key]]] for key in REMOVED_KEYS),
+    *(
+        [f"removed {key}", text, [["removed_key", line, key]]]
+        for key in REMOVED_KEYS
+        for text, line in [_with_key(key)]
+    ),
     ["too large", CONFIG + "#" * 400_000, [["file_too_large", None, None]]],
     ["deep lists", CONFIG + "k: " + "[" * 2_000 + "\n", [["too_deep", 1, None]]],
     ["deep mappings", CONFIG + "k: " + "{a: " * 2_000 + "\n", [["too_deep", 1, None]]],

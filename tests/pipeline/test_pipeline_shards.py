@@ -31,7 +31,7 @@ CONFIG = """\
 name: large
 version: 1
 corpus:
-  {{loader: parquet, path: corpus, title_column: title, url_column: url, shards: {shards},
+  {{loader: parquet, path: corpus, shards: {shards},
    chunker: {{kind: text, max_tokens: {max_tokens}}}}}
 strategies: [{{name: bm25, kind: bm25}}]
 """

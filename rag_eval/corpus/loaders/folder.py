@@ -15,21 +15,19 @@ A file without a date has the date of its last commit, unless it differs from th
 """
 
 import hashlib
-import itertools
 import os
 import re
 import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from rag_eval.core.errors import InputError, Place, Problem, ProblemList
+from rag_eval.core.errors import Problem, ProblemList
 from rag_eval.core.fields import read_id
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import decode_file
@@ -54,7 +52,8 @@ from rag_eval.corpus.source import (
 from rag_eval.storage.hashing import file_hash
 
 MAX_BYTES = 64 * 1024 * 1024
-PATTERN = ("**/*.md", "**/*.markdown", "**/*.txt", *(f"**/*{ending}" for ending in ENDINGS))
+READ = frozenset({*MARKDOWN, ".txt", *ENDINGS})
+"""Endings of the files that are read."""
 _URL_KEYS = ("source_url", "url", "canonical_url")
 _DATE_KEYS = ("date", "updated", "last_modified", "modified")
 
@@ -231,10 +230,6 @@ class Folder(PathLoader):
     """Documents below a folder: Markdown, text, reStructuredText, HTML, notebooks, PDF."""
 
     loader: Literal["folder"]
-    pattern: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(
-        default=PATTERN, max_length=100
-    )
-    """Shell patterns of the files to read."""
     exclude: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(default=(), max_length=1000)
     """Files to leave out, as paths below the folder."""
     chunker: Chunker = Chunker(kind="markdown")
@@ -246,16 +241,14 @@ class Folder(PathLoader):
         return root
 
     def _paths(self, root: Path) -> dict[str, Path]:
-        """Return doc_id -> path of every file that matches a pattern, sorted by doc_id."""
-        patterns = [_split_pattern(pattern) for pattern in self.pattern]
-        found: dict[str, Path] = {}
+        """Return doc_id -> path of every file with a known ending, sorted by doc_id."""
+        paths: dict[str, Path] = {}
         for path in list_files(root):
             parts = path.relative_to(root).parts
             is_hidden = any(part.startswith(".") for part in parts)
-            if not is_hidden and any(_fits(parts, pattern) for pattern in patterns):
-                found["/".join(parts)] = path
-        names = sorted(found.keys() - set(self.exclude))
-        return {name: found[name] for name in names if not found[name].is_dir()}
+            if not is_hidden and path.suffix.lower() in READ and not path.is_dir():
+                paths["/".join(parts)] = path
+        return {name: paths[name] for name in sorted(paths.keys() - set(self.exclude))}
 
     def identity(self, base: Path) -> list[str]:
         """Return names and content hashes of the files, and the state of git."""
@@ -275,8 +268,8 @@ class Folder(PathLoader):
         root = self._root(base)
         paths = self._paths(root)
         if not paths:
-            accepted = ", ".join(self.pattern)
-            raise empty_corpus("no file fits the patterns", self.path, accepted)
+            accepted = f"files with the endings {', '.join(sorted(READ))}"
+            raise empty_corpus("no file has a known ending", self.path, accepted)
         git, problems = Git(root), ProblemList()
         git.read_tree()
         revisions = git.revisions()
@@ -330,47 +323,11 @@ class Folder(PathLoader):
         )
 
 
-def _split_pattern(pattern: str) -> list[str]:
-    """Return the parts of a shell pattern; `**` stands for any number of folders.
-
-    Raises InputError: `bad_pattern`.
-    """
-    parts = list(PurePosixPath(pattern).parts)
-    leaves = pattern.startswith(("/", "\\")) or ".." in parts
-    if leaves or not parts or any("**" in part and part != "**" for part in parts):
-        more: Place = {"field": "corpus.pattern", "found": pattern}
-        more["accepted"] = "shell patterns below the folder, such as **/*.md"
-        raise InputError.of("bad_pattern", "the pattern cannot be used", **more)
-    pairs = itertools.pairwise([*parts, ""])
-    return [part for part, after in pairs if (part, after) != ("**", "**")]
-
-
-def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Tell whether the parts of a path match those of a pattern, in time of their product.
-
-    `Path.glob` tries every way to share the folders among several `**`, which never ends.
-    """
-
-    def skip(places: set[int]) -> set[int]:
-        return places | {at + 1 for at in places if pattern[at : at + 1] == ["**"]}
-
-    places = skip({0})  # numbers of the parts of the pattern that may match next
-    for part in parts:
-        places = skip(
-            {
-                at if pattern[at] == "**" else at + 1
-                for at in places
-                if at < len(pattern) and (pattern[at] == "**" or fnmatchcase(part, pattern[at]))
-            }
-        )
-    return len(pattern) in places
-
-
 def _read_content(name: str, source: bytes, problems: ProblemList) -> Content | None:
     """Read a file by its ending; None after a problem."""
     ending = PurePosixPath(name).suffix.lower()
     if missing := missing_reader(ending):
-        problems.add("missing_package", missing, name, accepted="the package, or other patterns")
+        problems.add("missing_package", missing, name, accepted="the package, or `exclude`")
         return None
     try:
         return read_format(ending, source, lambda data: decode_file(data, Path(name), problems))
