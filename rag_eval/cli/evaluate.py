@@ -6,7 +6,7 @@ The commands are init, lint, run, compare, show, explain, ask, export and valida
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -484,16 +484,21 @@ def ask(
 def export(
     gold_set: Annotated[str, typer.Argument(help="A gold set that was run.")],
     folder: Annotated[Path, typer.Argument(help="Folder for the files; it may exist.")],
+    form: Annotated[
+        Literal["files", "csv", "ragas"],
+        typer.Option(
+            "--format",
+            help="files: Parquet and TREC, as the run left them; csv: the tables for "
+            "spreadsheets; ragas: the answers with their contexts.",
+        ),
+    ] = "files",
     home: Home = None,
 ) -> None:
-    """Write the newest run of a gold set for other tools.
-
-    TREC, long Parquet tables that `datasets` loads, PyTerrier's CSV by question, ragas samples.
-    """
+    """Write the newest run of a gold set for other tools."""
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.review import export_run
         from rag_eval.storage.home import open_home
 
-        names = export_run(open_home(settings), gold_set, folder)
+        names = export_run(open_home(settings), gold_set, folder, form)
     typer.echo(f"wrote {format_count(len(names), 'file')} to {folder}: {', '.join(names)}")

@@ -566,7 +566,7 @@ def _poisoning(config: GoldSetConfig, made: Inputs, frame: pd.DataFrame) -> Pois
 
 # ---- The stage: the report and every file beside it.
 
-EXPORTED = {".csv", ".parquet", ".trec", ".jsonl", ".log", ".md"}
+EXPORTED = {".parquet", ".trec", ".jsonl", ".log"}
 ANSWER_FILES: Final = (
     *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
     *("auditable-answers.jsonl", "events.log", "traces.log"),

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -32,36 +32,48 @@ from rag_eval.reporting.listings import (
     Explanation,
     GoldSpan,
 )
+from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.storage.artifacts import atomic_path, write_text
 from rag_eval.storage.home import Home
 
 # ---- The files of a kept run for other tools.
 
+ExportForm = Literal["files", "csv", "ragas"]
 
-def export_run(home: Home, gold_set: str, folder: Path) -> list[str]:
-    """Write the files for other tools of a gold set's newest run, and return their names.
 
-    A run with answers also gives `ragas.jsonl`, whose contexts are whole. Each file is written
-    whole or not at all. Raises InputError if there is no such run.
+def export_run(home: Home, gold_set: str, folder: Path, form: ExportForm) -> list[str]:
+    """Write a gold set's newest run for other tools, and return the names of the files.
+
+    `form`: `files` are the files that the run left beside its report, `csv` its tables for
+    spreadsheets, and `ragas` its answers with whole contexts. Each file is written whole or not at
+    all. Raises InputError if there is no such run, or if it made no answers for ragas.
     """
     kept = open_run(home, "latest", gold_set)
     exports = kept.stored("exports")
-    files = {name: exports.path(name) for name in exports.files}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, source in files.items():
-        with atomic_path(folder / name) as partial:
-            shutil.copyfile(source, partial)
-    if "answers" not in kept.artifacts:
-        return sorted(files)
+    if form == "ragas":
+        write_text(folder / RAGAS_FILE, _ragas_samples(kept))
+        return [RAGAS_FILE]
+    paths = [exports.path(name) for name in sorted(exports.files)]
+    if form == "files":
+        for path in paths:
+            with atomic_path(folder / path.name) as partial:
+                shutil.copyfile(path, partial)
+        return [path.name for path in paths]
+    tables = [path for path in paths if path.suffix == ".parquet"]
+    for path in tables:
+        write_text(folder / f"{path.stem}.csv", csv_text(pd.read_parquet(path)))
+    return [f"{path.stem}.csv" for path in tables]
+
+
+def _ragas_samples(kept: KeptRun) -> str:
     gold, corpus = kept.stored("gold_variants"), kept.stored("corpus_snapshot")
-    answers, text_of = AnswerSet.stored(kept.stored("answers")).answers, corpus.frame("documents")
-    texts = text_of.set_index("doc_id")["text"]
+    answers = AnswerSet.stored(kept.stored("answers")).answers
+    texts = corpus.frame("documents").set_index("doc_id")["text"]
     spans = gold.frame("spans")
     places = zip(spans["doc_id"], spans["start"], spans["end"], strict=True)
     spans = spans.assign(text=[texts[doc_id][start:end] for doc_id, start, end in places])
-    samples = ragas_samples(answers, gold.frame("queries"), gold.frame("qrels_document"), spans)
-    write_text(folder / RAGAS_FILE, samples)
-    return sorted([*files, RAGAS_FILE])
+    return ragas_samples(answers, gold.frame("queries"), gold.frame("qrels_document"), spans)
 
 
 # ---- One question of a kept run, assembled from the stored results.

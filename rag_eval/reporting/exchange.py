@@ -1,14 +1,11 @@
-"""Files that other tools read: TREC, CSV, Parquet, Hugging Face `datasets` and ragas.
+"""Files that other tools read: Parquet and TREC of every run, CSV and ragas on demand.
 
 A topic is one wording of a question. Its id, qid, is the query_id for the original wording, and
 `query_id/paraphrase_id` for every other wording. Neither id holds a slash.
 """
 
-import io
 import json
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +16,6 @@ from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.fields import encode_id
 from rag_eval.core.types import Answer
 from rag_eval.corpus.masking import masked_text
-from rag_eval.reporting.metrics_report import csv_text
 
 ORIGINAL: Final = "original"
 RAGAS_FILE: Final = "ragas.jsonl"
@@ -39,13 +35,13 @@ def exchange_files(
     variants: pd.DataFrame,
     rankings: Mapping[str, StrategyRankings],
 ) -> dict[str, bytes]:
-    """Make the files of a run by name: tables, TREC files, and the card that names the tables.
+    """Make the files of a run by name: tables as Parquet, rankings and judgements as TREC.
 
     `per_query` is PER_QUERY, `qrels` the QRELS of documents, and `variants` VARIANTS.
     """
     topics = _topic_ids(variants)
     named = variants.assign(qid=topics)
-    runs = [_rank_documents(name, of, named) for name, of in rankings.items()]
+    runs = [_rank_documents(name, ranked, named) for name, ranked in rankings.items()]
     questions = named.assign(text=[masked_text(text) for text in variants["text"]])
     tables = {
         "questions": questions[["qid", *variants.columns]],
@@ -53,11 +49,13 @@ def exchange_files(
         "per-query": per_query,
         "runs": pd.concat(runs, ignore_index=True),
     }
-    files = _write_data_set(tables)
-    files["per-query.csv"] = csv_text(per_query).encode()
+    files: dict[str, bytes] = {
+        f"{name}.parquet": table.to_parquet(None, index=False, compression="zstd")
+        for name, table in tables.items()
+    }
     files["qrels.trec"] = _trec_qrels(qrels).encode()
-    for frame, (name, of) in zip(runs, rankings.items(), strict=True):
-        files[f"run-{name}.trec"] = _trec_run(frame[frame["seed"] == of.seed])
+    for frame, (name, ranked) in zip(runs, rankings.items(), strict=True):
+        files[f"run-{name}.trec"] = _trec_run(frame[frame["seed"] == ranked.seed])
     return files
 
 
@@ -70,25 +68,27 @@ def _topic_ids(rows: pd.DataFrame) -> list[str]:
     return [query if wording == ORIGINAL else f"{query}/{wording}" for query, wording in pairs]
 
 
-def _rank_documents(strategy: str, of: StrategyRankings, variants: pd.DataFrame) -> pd.DataFrame:
+def _rank_documents(
+    strategy: str, ranked: StrategyRankings, variants: pd.DataFrame
+) -> pd.DataFrame:
     """List the ranked documents of every wording and seed, each at the rank of its best chunk.
 
     `variants` is VARIANTS with qid, the topic of each row.
     """
-    run = of.run.sort_values(["seed", "variant", "k_final"])
+    run = ranked.run.sort_values(["seed", "variant", "k_final"])
     row, named = run["chunk"].to_numpy(), variants.iloc[run["variant"].to_numpy()]
-    unit = "chunk_id" if "chunk_id" in of.units else "unit_id"
+    unit = "chunk_id" if "chunk_id" in ranked.units else "unit_id"
     frame = pd.DataFrame(
         {
             "strategy": strategy,
             "seed": run["seed"].to_numpy(),
             **{name: named[name].array for name in ("qid", "query_id", "paraphrase_id")},
-            "docno": of.units["doc_id"].array[row],
+            "docno": ranked.units["doc_id"].array[row],
             "rank": 0,
             "score": run["score_raw"].to_numpy(),
             "score_norm": run["score_norm"].to_numpy(),
             "rerank_score": run["rerank_score"].to_numpy(),
-            "chunk_id": of.units[unit].array[row],
+            "chunk_id": ranked.units[unit].array[row],
         }
     ).drop_duplicates(["seed", "qid", "docno"], ignore_index=True)
     frame["rank"] = frame.groupby(["seed", "qid"], sort=False).cumcount() + 1
@@ -165,57 +165,6 @@ def _trec_qrels(qrels: pd.DataFrame) -> str:
     """Write document judgements of the original wordings: `query 0 document gain`."""
     columns = _tokens(qrels["query_id"]), _tokens(qrels["item_id"]), qrels["gain"]
     return "".join(f"{query} 0 {item} {gain}\n" for query, item, gain in zip(*columns, strict=True))
-
-
-# ---- Hugging Face data sets.
-
-_CARD: Final = """---
-configs:
-{configs}---
-
-Tables of a run of rag_eval. `datasets.load_dataset(FOLDER, NAME)` reads them; the names are
-{names}. `docs/exchange.md` describes their columns.
-"""
-
-
-def _write_data_set(tables: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
-    """Write tables as a data set of `datasets`: a Parquet file each, and the card README.md.
-
-    `datasets` reads the table of queries back, because a reader must find these rows. It cannot
-    load a table without rows, so the card does not name such a table.
-    """
-    import datasets
-
-    files: dict[str, bytes] = {}
-    had_bars = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        for name, frame in tables.items():
-            sink = io.BytesIO()
-            datasets.Dataset.from_pandas(frame, preserve_index=False).to_parquet(sink)
-            files[f"{name}.parquet"] = sink.getvalue()
-        named = {name.replace("-", "_"): name for name, frame in tables.items() if len(frame)}
-        configs = "".join(_CONFIG.format(name=name, file=file) for name, file in named.items())
-        shown = ", ".join(f"`{name}`" for name in named)
-        files["README.md"] = _CARD.format(configs=configs, names=shown).encode()
-        with tempfile.TemporaryDirectory(prefix="rag-eval-datasets-") as folder:
-            for file, data in files.items():
-                (Path(folder) / file).write_bytes(data)
-            for name in _READ_BACK & named.keys():
-                cache, frame = f"{folder}/.cache", tables[named[name]]
-                found = datasets.load_dataset(folder, name, split="train", cache_dir=cache)
-                if (len(found), found.column_names) != (len(frame), list(frame.columns)):
-                    raise RuntimeError(f"datasets reads {name} with other rows or columns")
-                del found  # closes the memory map before the folder goes
-    finally:
-        if had_bars:
-            datasets.enable_progress_bars()
-    return files
-
-
-_READ_BACK: Final = {"per_query"}
-"""Tables that each run reads back; reading all costs a second and proves nothing more."""
-_CONFIG: Final = "- config_name: {name}\n  data_files: {file}.parquet\n"
 
 
 # ---- ragas.

@@ -36,12 +36,13 @@ def test_the_page_runs_as_it_stands(text, project, project_root):
         for line in code.splitlines()
         if line.startswith("$ rag-eval ")
     ]
-    assert [words[0] for words in shown] == ["run", "claim", "export"]
+    assert [words[0] for words in shown] == ["run", "claim", *["export"] * 3]
     outputs = [invoke(*words) for words in shown]
     assert "1 claim imported" in outputs[1]
     written = {path.name for path in (project.root / "exported").iterdir()}
     named = set(re.findall(r"^\| `([\w<>.-]+)`", text, re.MULTILINE))
     assert {name.replace("<strategy>", "bm25") for name in named} <= written
+    assert {RAGAS_FILE, "per-query.csv"} <= written
     assert RAGAS_FILE not in {path.name for path in (project.reports / "smoke").iterdir()}
     names: dict = {}
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):

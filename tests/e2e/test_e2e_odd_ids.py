@@ -88,13 +88,9 @@ def test_every_exported_file_gives_the_figures_of_the_report(ran):
     plain = reports.parents[1] / "gold_sets" / "odd" / "qrels" / "test.tsv"
     judged = [reports / "qrels.trec", reports / "qrels.parquet", plain]
     columns = dict(zip(MEASURES, ["recall_at_1", "mrr", "ndcg_at_10"], strict=True))
-    tables = pd.read_parquet(reports / "per-query.parquet"), pd.read_csv(reports / "per-query.csv")
-    wanted, again = (
-        {label: table[table["level"] == "document"][name].mean() for label, name in columns.items()}
-        for table in tables
-    )
+    table = pd.read_parquet(reports / "per-query.parquet").query("level == 'document'")
+    wanted = {label: table[name].mean() for label, name in columns.items()}
     assert 0 < wanted["R@1"] < wanted["RR"] < 1
-    assert again == pytest.approx(wanted)
     for one in runs:
         for qrels in judged:
             found = rag_eval.evaluate(one, qrels, MEASURES).table["value"]

@@ -111,18 +111,12 @@ def test_ir_measures_judges_the_original_wordings(folder):
     assert found == {("q1", 0.5), ("a%20b", 1.0)}
 
 
-def test_datasets_loads_every_table_of_the_card(folder, tmp_path):
-    import datasets
-
-    cache = {"split": "train", "cache_dir": str(tmp_path)}
-    tables = {
-        name: datasets.load_dataset(str(folder), name, **cache).to_pandas()
-        for name in ("questions", "qrels", "per_query", "runs")
-    }
+def test_tables_are_read_back(folder):
+    tables = {path.stem: pd.read_parquet(path) for path in folder.glob("*.parquet")}
     assert tables["questions"]["qid"].tolist() == ["q1", "q1/p1", "a b"]
     assert "jane" not in tables["questions"]["text"][1]
     assert tables["qrels"]["relevance"].tolist() == [1, 2]
-    pd.testing.assert_frame_equal(tables["per_query"], PER_QUERY_ROWS, check_dtype=False)
+    pd.testing.assert_frame_equal(tables["per-query"], PER_QUERY_ROWS, check_dtype=False)
     runs = tables["runs"].query("strategy == 'tied' and seed == 13")
     assert list(zip(runs["qid"], runs["docno"], runs["rank"], runs["score"], strict=True)) == [
         ("q1", "d2", 1, 2.5),
@@ -130,12 +124,6 @@ def test_datasets_loads_every_table_of_the_card(folder, tmp_path):
         ("q1/p1", "d0", 1, -1.0),
         ("a b", "d2", 1, 0.0),
     ]
-
-
-def test_the_card_names_no_table_without_rows():
-    files = exchange_files(PER_QUERY_ROWS, QRELS[:0], VARIANTS, RANKINGS)
-    assert b"qrels" not in files["README.md"]
-    assert files["qrels.parquet"]
 
 
 def samples() -> str:
