@@ -5,6 +5,7 @@ The report is `retrieval-metrics.json`. Answers are masked, and quotes are snipp
 
 import dataclasses
 import datetime as dt
+import functools
 import json
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -15,14 +16,21 @@ import pandas as pd
 from pydantic_core import to_jsonable_python
 
 from rag_eval.core.records import Open
-from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Answer, CitedSpan, is_joined, snippet
+from rag_eval.core.types import (
+    ELLIPSIS,
+    SNIPPET_CHARS,
+    Answer,
+    CitedSpan,
+    Evidence,
+    is_joined,
+    snippet,
+)
 from rag_eval.corpus.masking import (
     MAX_READ_CHARS,
+    labelled_values,
     mask_shown_address,
     mask_snippet,
-    masked_text,
     masked_tree,
-    masked_values,
     masked_with,
 )
 from rag_eval.reporting.report import SCHEMA_VERSION, Report
@@ -155,49 +163,54 @@ class OutgoingQuote:
 class Outgoing:
     """One answer as a report may show it: masked, with short quotes.
 
-    `answer`: the answer in the home, unmasked.
+    Values that only a label of the evidence gives away are masked in all of its texts.
     """
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        texts = [item.chunk.text for item in answer.evidence]
-        masked = [masked_text(text) for text in texts]
-        self._known = masked_values(zip(texts, masked, strict=True))
-        self.text = masked_with(answer.text, self._known)
+        self._secrets = labelled_values(item.chunk.text for item in answer.evidence)
+
+    @functools.cached_property
+    def text(self) -> str:
         """Masked text of the answer."""
-        self.quotes = tuple(self._quote(span) for span in answer.citations)
+        return masked_with(self._answer.text, self._secrets)
+
+    @functools.cached_property
+    def quotes(self) -> tuple[OutgoingQuote, ...]:
         """Reported part of each citation, in the order of the answer."""
+        return tuple(map(self._quote, self._answer.citations))
 
     def line(self, text: str, limit: int = SNIPPET_CHARS) -> str:
         """Return a masked snippet of any text that stands beside the answer."""
-        return snippet(masked_with(text[:MAX_READ_CHARS], self._known), limit)
+        return snippet(masked_with(text[:MAX_READ_CHARS], self._secrets), limit)
 
     def names(self, place: int) -> tuple[str, ...]:
         """Return the ids and the revision of the cited evidence, which are never masked."""
-        span = self._answer.citations[place]
-        if not 0 <= span.evidence < len(self._answer.evidence):
-            return ()
-        chunk = self._answer.evidence[span.evidence].chunk
-        return chunk.doc_id, chunk.section_id, chunk.snippet_id, chunk.index_hash, chunk.rev
+        item = self._evidence(self._answer.citations[place])
+        chunk = item and item.chunk
+        names = ("doc_id", "section_id", "snippet_id", "index_hash", "rev")
+        return tuple(getattr(chunk, name) for name in names) if chunk else ()
 
     def token(self, place: int) -> str:
         """Return the token of the cited evidence, or the masked name of a fabricated citation."""
-        at = self._answer.citations[place].evidence
-        inside = 0 <= at < len(self._answer.evidence)
-        return self._answer.evidence[at].token if inside else self.quotes[place].doc_id
+        item = self._evidence(self._answer.citations[place])
+        return item.token if item else self.quotes[place].doc_id
+
+    def _evidence(self, span: CitedSpan) -> Evidence | None:
+        inside = 0 <= span.evidence < len(self._answer.evidence)
+        return self._answer.evidence[span.evidence] if inside else None
 
     def _quote(self, span: CitedSpan) -> OutgoingQuote:
-        quote = masked_with(span.quote, self._known)
-        shown, chars = quote, None
+        quote = masked_with(span.quote, self._secrets)
+        text, chars = quote, None
         if len(quote) > SNIPPET_CHARS:
             end = SNIPPET_CHARS - 1
             while end and is_joined(quote[end]):
                 end -= 1
-            shown, chars = quote[:end] + ELLIPSIS, len(quote)
-        if not 0 <= span.evidence < len(self._answer.evidence):
-            return OutgoingQuote(shown, chars, None, self.line(span.doc_id))
-        url = mask_shown_address(self._answer.evidence[span.evidence].chunk.source_url)
-        return OutgoingQuote(shown, chars, url, span.doc_id)
+            text, chars = quote[:end] + ELLIPSIS, len(quote)
+        if (item := self._evidence(span)) is None:
+            return OutgoingQuote(text, chars, None, self.line(span.doc_id))
+        return OutgoingQuote(text, chars, mask_shown_address(item.chunk.source_url), span.doc_id)
 
 
 def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -> Open:
@@ -205,19 +218,19 @@ def outgoing_record(record: Mapping[str, Any], outgoing: Outgoing, place: int) -
 
     A user's system may state any text under any key, so every text is a snippet.
     """
-    quote, own = outgoing.quotes[place], outgoing.names(place)
-    found = {
-        name: value if name == "query_id" or value in own else _outgoing_value(value, outgoing)
+    quote, ids = outgoing.quotes[place], outgoing.names(place)
+    line = {
+        name: value if name == "query_id" or value in ids else _outgoing_value(value, outgoing)
         for name, value in record.items()
     }
     if isinstance(record.get("source_url"), str):
-        found["source_url"] = mask_shown_address(record["source_url"])
+        line["source_url"] = mask_shown_address(record["source_url"])
     if isinstance(record.get("quote"), str):
-        del found["quote"]
-        found |= {name: value for name, value in quote.fields.items() if value != ""}
+        del line["quote"]
+        line |= {name: value for name, value in quote.fields.items() if value != ""}
     if record.get("in_evidence") is False and isinstance(record.get("doc_id"), str):
-        found["doc_id"] = outgoing.line(record["doc_id"])
-    return found
+        line["doc_id"] = outgoing.line(record["doc_id"])
+    return line
 
 
 def _outgoing_value(value: Any, outgoing: Outgoing) -> Any:
@@ -226,14 +239,16 @@ def _outgoing_value(value: Any, outgoing: Outgoing) -> Any:
 
 def outgoing_row(row: Mapping[str, Any], outgoing: Outgoing | None) -> Open:
     """Mask a row about a question; messages and reply become snippets."""
-    found: Open = masked_tree(dict(row))
+    line: Open = masked_tree(dict(row))
+    if outgoing is None:
+        return line
     for name in ("messages", "reply"):
         value = row.get(name)
-        if outgoing is not None and isinstance(value, str):
-            found[name] = outgoing.line(value)
-        elif outgoing is not None and isinstance(value, list):
-            found[name] = [outgoing.line(str(item)) for item in value]
-    return found
+        if isinstance(value, str):
+            line[name] = outgoing.line(value)
+        elif isinstance(value, list):
+            line[name] = [outgoing.line(str(item)) for item in value]
+    return line
 
 
 # ---- Measures beside the report, as CSV
