@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rag_eval.answers.codes import Events, Fault, PatternTimeoutError, TimedPattern
+from rag_eval.answers.codes import Events, Fault
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import AnswerOverride, Answers, Grep, Preflight, Retrieve, Section
-from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     Evidence,
@@ -206,13 +205,11 @@ class Question:
     settings: Answers
 
 
-def apply_override(config: Answers, own: AnswerOverride | None) -> Answers:
-    """Return the settings of the gold set with the changes `own` of one question."""
-    changes = {} if own is None else {name: value for name, value in own if value is not None}
+def apply_override(config: Answers, override: AnswerOverride | None) -> Answers:
+    """Return the settings of the gold set with the changes of one question."""
+    changes = {name: value for name, value in override or () if value is not None}
     if "answer_mode" in changes:
         changes["mode"] = changes.pop("answer_mode")
-    if not config.retry_on_schema_fail:
-        changes.setdefault("schema_retry_attempts", 0)
     return config.model_copy(update=changes)
 
 
@@ -274,20 +271,6 @@ class _Findings:
     missing: Sequence[str] = ()
 
 
-def check_patterns(questions: Iterable[Question]) -> None:
-    """Compile every pattern; raises InputError with a `bad_pattern` for each broken pattern."""
-    steps = (step for question in questions for step in question.settings.preflights)
-    problems = []
-    for pattern in {p: None for step in steps if isinstance(step, Grep) for p in step.patterns}:
-        try:
-            TimedPattern(pattern)
-        except ValueError as error:
-            message, field = quoted(str(error), 400), "preflights.patterns"
-            problems.append(Problem("bad_pattern", message, field=field, found=pattern))
-    if problems:
-        raise InputError(problems)
-
-
 def asks_for_ranking(step: Preflight) -> bool:
     """Tell whether a larger top_k can change the findings of a step."""
     return isinstance(step, Retrieve) or (isinstance(step, Section) and not step.sections)
@@ -307,12 +290,11 @@ class Preflights:
     def __init__(self, library: Library, retrieve: Retriever, passes: BoolArray | None) -> None:
         self._library, self._retrieve, self._passes = library, retrieve, passes
         self._find_term = functools.cache(self._search_term)
-        self._find_pattern = functools.cache(self._search_pattern)
 
     def gather(self, question: Question, log: Events, raised: int = 0) -> Gathered:
         """Run the steps of one question; keep the first of equal pieces of evidence.
 
-        Call `check_patterns` before. `raised` is the top_k of an adaptive rerun. A larger top_k of
+        `raised` is the top_k of an adaptive rerun. A larger top_k of
         a step overrides `raised`.
         """
         evidence: dict[tuple[str, Offsets, str], Evidence] = {}
@@ -340,8 +322,8 @@ class Preflights:
     def _run(self, question: Question, step: Preflight, raised: int) -> _Findings | Fault:
         depth, ranked = 0, tuple[ScoredChunk, ...]()
         if asks_for_ranking(step):
-            own = step.top_k if isinstance(step, Retrieve) else None
-            depth = max(own or question.settings.top_k, raised)
+            asked = step.top_k if isinstance(step, Retrieve) else None
+            depth = max(asked or question.settings.top_k, raised)
             result = self._retrieve(question.text, depth)
             if result is None:
                 return Fault("retrieval_error", "retrieval failed for this question.")
@@ -361,24 +343,10 @@ class Preflights:
         texts = enumerate(self._library.texts)
         return [row for row, text in texts if lowered in text.lower() and search(text)]
 
-    def _search_pattern(self, pattern: str) -> list[int] | None:
-        """Return the rows of the chunks that match; None if the pattern runs out of time."""
-        try:
-            counts = TimedPattern(pattern).count_in(self._library.texts, at_most=1)
-        except PatternTimeoutError:
-            return None
-        return np.flatnonzero(counts).tolist()
-
-    def _grep(self, question: Question, step: Grep) -> _Findings | Fault:
+    def _grep(self, question: Question, step: Grep) -> _Findings:
         """Rank chunks by the summed idf of their matches; ties keep the chunks' order."""
-        terms = step.terms or (() if step.patterns else _default_terms(question.text))
+        terms = step.terms or _default_terms(question.text)
         sought = [(term, self._find_term(term)) for term in terms]
-        for pattern in step.patterns:
-            found = self._find_pattern(pattern)
-            if found is None:
-                message = f"the pattern {quoted(pattern)} ran out of time."
-                return Fault("pattern_timeout", message)
-            sought.append((pattern, found))
         scores: dict[int, float] = {}
         matched: dict[int, list[str]] = {}
         best = 0.0
@@ -393,7 +361,7 @@ class Preflights:
         rows = self._drop_withheld(ranked)
         taken = rows[: step.max_hits]
         return _Findings(
-            {"terms": terms, "patterns": step.patterns, "max_hits": step.max_hits},
+            {"terms": terms, "max_hits": step.max_hits},
             [
                 self._library.payload(row, rank, scores[row], scores[row] / best)
                 for rank, row in enumerate(taken, 1)

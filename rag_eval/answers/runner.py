@@ -25,7 +25,6 @@ from rag_eval.answers.evidence import (
     Question,
     Retriever,
     asks_for_ranking,
-    check_patterns,
 )
 from rag_eval.answers.extractive import Extractive, Passage
 from rag_eval.answers.replies import parse_reply
@@ -569,11 +568,10 @@ def answer_questions(
     """Answer all questions; a question that fails does not stop the other questions.
 
     The result does not depend on the order in which a model answers. `on_end` is called at the end
-    of each question. Raises InputError if a validator, its options, a pattern or a mode cannot be
-    used, and AbortedError, with strict_fail_on_empty_evidence, if a question has no evidence.
+    of each question. Raises InputError if a validator, its options or a mode cannot be used,
+    and AbortedError, with strict_fail_on_empty_evidence, if a question has no evidence.
     """
     _check_tools(questions, tools)
-    check_patterns(questions)
     preflights = Preflights(tools.library, tools.retrieve, tools.passes)
     plugins = load_plugins(config, tools.score)
     cases = [_Case(question, preflights, plugins) for question in questions]

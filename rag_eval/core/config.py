@@ -39,14 +39,11 @@ class Retrieve(Part):
 
 
 class Grep(Part):
-    """Evidence by literal terms or patterns, for identifiers that a ranking may miss."""
+    """Evidence by literal terms, for identifiers that a ranking may miss."""
 
     kind: Literal["grep"]
     terms: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
         default=(), description="default: names and quoted words of the question"
-    )
-    patterns: tuple[Annotated[str, Field(min_length=1, max_length=500)], ...] = Field(
-        default=(), description="regular expressions, run under a time limit"
     )
     max_hits: int = Field(default=5, ge=1, le=1000)
     """Most passages for one question."""
@@ -130,12 +127,8 @@ class Answers(Part):
     """Whether a model only analyzes evidence and refuses with INSUFFICIENT EVIDENCE."""
     strict_fail_on_empty_evidence: bool = False
     """Whether a question without evidence ends the run before a model is asked."""
-    fail_closed: bool = False
-    """Another way to put `answer_contract` under `gates.required`."""
-    retry_on_schema_fail: bool = True
-    """Whether a reply of the wrong form is requested again, with the reason."""
     schema_retry_attempts: int = Field(default=2, ge=0, le=10)
-    """Most requests for a reply of the right form, after the first one."""
+    """How often a reply of the wrong form is requested again, with the reason."""
     adaptive_top_k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
         default=(20,), description="top_k of each rerun after a provenance failure"
     )

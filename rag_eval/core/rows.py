@@ -523,6 +523,9 @@ def _show(value: object) -> str | None:
 
 REMOVED_KEYS: Final = {
     "answers.embedding": "the deterministic mode compares words; delete the key",
+    "answers.fail_closed": "put `answer_contract` under `gates.required`",
+    "answers.retry_on_schema_fail": "set `schema_retry_attempts` to 0",
+    "answers.preflights.patterns": "list literal `terms`",
     "answers.max_sentences": "the deterministic mode cites up to three sentences; delete the key",
     "corpus.pattern": "all files of known formats are read; `exclude` leaves files out",
     **dict.fromkeys(

@@ -105,15 +105,10 @@ class StabilityGate(Gate):
 
 
 class ContractGate(Gate):
-    """No answer may break the answer contract; required under `answers.fail_closed`."""
+    """No answer may break the answer contract."""
 
     name = "answer_contract"
     severity: Priority = "P1"
-
-    def is_required(self, config: GoldSetConfig) -> bool:
-        """Whether answers fail closed, or the gate is under `gates.required`."""
-        closed = config.answers is not None and config.answers.fail_closed
-        return closed or super().is_required(config)
 
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Count broken answers; NOT FOUND and INSUFFICIENT EVIDENCE keep the contract."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from rag_eval.answers.contract import load_plugins
-from rag_eval.answers.evidence import Question, apply_override, check_patterns
+from rag_eval.answers.evidence import apply_override
 from rag_eval.core.errors import InputError, Problem, ProblemList
 from rag_eval.core.settings import ChatVerifier
 from rag_eval.corpus.loaders.recorded import read_outputs
@@ -72,7 +72,6 @@ def _needs_of_answers(evaluation: Evaluation, gold: GoldSet) -> Iterator[Callabl
     overrides = [gold.overrides.get(query_id) for query_id in gold.queries["query_id"]]
     asked = [apply_override(answers, override) for override in dict.fromkeys(overrides)]
     modes = {one.mode for one in asked or [answers]}
-    yield partial(check_patterns, [Question("", "", one) for one in asked])
     yield partial(load_plugins, answers)
     if "llm" in modes:
         yield partial(settings.find_endpoint, answers.endpoint, "answers.endpoint")

@@ -17,10 +17,8 @@ from rag_eval.answers.evidence import (
     Gathered,
     Preflights,
     _default_terms,
-    check_patterns,
     line_starts,
 )
-from rag_eval.core.errors import InputError
 
 
 def gather(text, *steps, corpus=None, retrieve=None, raised=0, **options):
@@ -56,7 +54,7 @@ def test_artifacts_keep_to_their_published_schema():
     found, _ = gather(
         "capital of `France`",
         {"kind": "retrieve"},
-        {"kind": "grep", "patterns": ["Tiber", "none"]},
+        {"kind": "grep", "terms": ["Tiber", "none"]},
         {"kind": "section"},
         {"kind": "section", "sections": ["none"]},
         {"kind": "grep"},
@@ -128,27 +126,13 @@ def test_grep_ranks_by_rarity_and_records_what_matched():
     assert [hit.matched for hit in record.hits] == [("capital", "Tiber"), ("capital",)]
     assert record.missing == ("nowhere",)
     terms = ("capital", "Tiber", "nowhere")
-    assert record.parameters == {"terms": terms, "patterns": (), "max_hits": 5}
+    assert record.parameters == {"terms": terms, "max_hits": 5}
 
 
 def test_grep_takes_its_terms_from_the_question_and_keeps_to_max_hits():
     found, _ = gather("What does `capital` mean?", {"kind": "grep", "max_hits": 1})
     assert tokens(found) == ["docs/capitals.md:5-6"]
     assert found.records[0].filtered == {"blank": 0, "over_max_hits": 1}
-
-
-def test_patterns_that_do_not_compile_are_all_named():
-    steps = [{"kind": "grep", "patterns": ["(", "ok", "["]}]
-    with pytest.raises(InputError) as caught:
-        check_patterns([question("q1", "?", preflights=steps)])
-    found = [(problem.code, problem.found) for problem in caught.value.problems]
-    assert found == [("bad_pattern", "("), ("bad_pattern", "[")]
-
-
-def test_pattern_that_runs_out_of_time_fails_its_question():
-    corpus = library({"d": "a" * 60 + "b"}, {"d": [("s", 1, 1)]})
-    slow, _ = gather("aaa", {"kind": "grep", "patterns": [r"(a|a)*$"]}, corpus=corpus)
-    assert (slow.evidence, slow.fault and slow.fault.code) == ((), "pattern_timeout")
 
 
 def test_sections_that_are_named_come_whole_and_unknown_ones_are_said():

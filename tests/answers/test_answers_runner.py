@@ -109,7 +109,7 @@ def test_good_reply_is_an_answer_with_the_characters_it_cites():
 def test_the_event_before_a_request_states_the_contract_in_force():
     retries = "strict_response_template=true retry_on_schema_fail=true schema_retry_attempts=2"
     none = "strict_response_template=true retry_on_schema_fail=false schema_retry_attempts=0"
-    for options, stated in (({}, retries), ({"retry_on_schema_fail": False}, none)):
+    for options, stated in (({}, retries), ({"schema_retry_attempts": 0}, none)):
         _, found, _ = one(GOOD, **options)
         (line,) = [line for line in found.events if "question.chat.prepare" in line]
         assert line.endswith(stated)
@@ -161,7 +161,6 @@ def test_broken_form_is_requested_again_with_its_faults():
     ("options", "attempts"),
     [
         ({}, 3),
-        ({"retry_on_schema_fail": False}, 1),
         ({"schema_retry_attempts": 0}, 1),
         ({"schema_retry_attempts": 4}, 5),
     ],

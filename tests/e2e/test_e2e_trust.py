@@ -506,7 +506,7 @@ def search_page(project, trust):
     frame = open_runner(opened(project)).get(CorpusChunks).chunks
     of_page = (frame["doc_id"] == "planted.md") & frame["text"].str.contains("for ever")
     (section,) = frame["section_id"][of_page]
-    grep = {"kind": "grep", "patterns": ["for ever", "thirty days"], "max_hits": 1}
+    grep = {"kind": "grep", "terms": ["for ever", "thirty days"], "max_hits": 1}
     steps = [grep, {"kind": "section", "sections": [section]}]
     answers = json.dumps({"mode": "deterministic", "preflights": steps})
     configured(project, trust=f"{{{trust}}}", more=f"answers: {answers}\n")

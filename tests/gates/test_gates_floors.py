@@ -125,14 +125,15 @@ def test_the_convergent_share_is_held_to_its_lower_bound():
 # --- The answer contract
 
 
-def judge_contract(outcomes, *, fail_closed=True, **gates):
+def judge_contract(outcomes, **gates):
     answers = {
         "outcomes": outcomes,
         "n_questions": sum(outcomes.values()),
         "codes": {"unknown_snippet": outcomes.get("failed", 0)},
     }
-    asked = {"answers": {"fail_closed": True, "top_k": 5}} if fail_closed else {}
-    config = configured(gates={"required": [], "advisory": [], **gates}, **asked)
+    config = configured(
+        gates={"required": [], "advisory": [], **gates}, answers={"top_k": 5} if outcomes else None
+    )
     return judge_gates(gate_inputs(config, answers=answers if outcomes else NO_ANSWERS))
 
 
@@ -145,23 +146,15 @@ def judge_contract(outcomes, *, fail_closed=True, **gates):
     ],
 )
 def test_a_required_contract_holds_every_answer_to_it(outcomes, status):
-    gates = {"required": ["answer_contract"], "advisory": []}
-    (gate,) = judge_contract(outcomes)
-    (named,) = judge_gates(
-        gate_inputs(
-            configured(gates=gates, answers={"top_k": 5}),
-            answers={"outcomes": outcomes, "n_questions": sum(outcomes.values()), "codes": {}},
-        )
-    )
-    for judged in (gate, named):
-        assert (judged.status, judged.required) == (status, True)
-        assert judged.evidence["n_scored"] == sum(outcomes.values())
-    assert required_failures([named]) == ([] if status == "pass" else ["answer_contract"])
+    (gate,) = judge_contract(outcomes, required=["answer_contract"])
+    assert (gate.status, gate.required) == (status, True)
+    assert gate.evidence["n_scored"] == sum(outcomes.values())
+    assert required_failures([gate]) == ([] if status == "pass" else ["answer_contract"])
 
 
 def test_the_contract_can_be_advisory_and_says_when_there_are_no_answers():
-    assert judge_contract({"failed": 3}, fail_closed=False) == []
-    (gate,) = judge_contract({}, fail_closed=False, advisory=["answer_contract"])
+    assert judge_contract({"failed": 3}, advisory=[]) == []
+    (gate,) = judge_contract({}, advisory=["answer_contract"])
     assert (gate.status, gate.required) == ("insufficient_evidence", False)
     assert gate.evidence["reason"] == NO_ANSWERS["reason"]
 

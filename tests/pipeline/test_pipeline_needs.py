@@ -1,7 +1,7 @@
 """`lint` finds each name and file that a run of the gold set would refuse."""
 
 import pytest
-from cli_project import CONFIG, QUERIES, jsonl
+from cli_project import CONFIG
 
 BM25 = "  - {name: bm25, kind: bm25}\n"
 ANSWER = "answers: {mode: deterministic, top_k: 5}\n"
@@ -22,10 +22,6 @@ UNMET = {
     ),
     "a validator": (answer("{validators: [{name: ban_regexp}]}"), "unknown_validator"),
     "a postprocessor": (answer("{postprocessors: [{name: nobody}]}"), "unknown_postprocessor"),
-    "a pattern of a step": (
-        answer('{preflights: [{kind: grep, patterns: ["[a"]}]}'),
-        "bad_pattern",
-    ),
     "an endpoint": (answer("{mode: llm, endpoint: nobody}"), "unknown_endpoint"),
     "a file of outputs": (answer("{mode: recorded, recorded: none.jsonl}"), "none.jsonl"),
     "an engine": (
@@ -64,18 +60,6 @@ def test_lint_names_what_a_run_would_refuse(project, config, code):
 def test_a_run_refuses_what_lint_names(project, config, code):
     project.write("gold_set.yaml", config)
     assert code in project.run(exit_code=1).stderr
-
-
-def test_settings_of_a_question_are_checked_and_problems_name_the_file(project):
-    grep = {"preflights": [{"kind": "grep", "patterns": ["(b"]}]}
-    project.write("queries.jsonl", jsonl([{**QUERIES[0], **grep}, *QUERIES[1:]]))
-    project.write("gold_set.yaml", answer("{postprocessors: [{name: nobody}]}"))
-    text = project.command("lint", "tiny", exit_code=1).stdout
-    lines = [line for line in text.splitlines() if "gold_set.yaml: error" in line]
-    assert [code for line in lines for code in ("bad_pattern", "unknown_post") if code in line] == [
-        "bad_pattern",
-        "unknown_post",
-    ]
 
 
 def test_needs_that_are_met_are_no_problem(project):
