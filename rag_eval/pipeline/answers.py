@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -76,6 +76,7 @@ from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
+    Results,
     Stage,
     Work,
     file_part,
@@ -134,6 +135,30 @@ class AnswerSet(Result):
     about: AnswerFacts = json_part()
     usage: AnswerUsage | None = json_part(volatile=True, default=None)
     verifier_usage: Usage | None = json_part(volatile=True, default=None)
+
+    def report_part(self, _: Work) -> dict[str, Any]:
+        """Give who answered and how, what it cost, and the warnings about a file of outputs."""
+        about, prefix = self.about, "finding."
+        attempts = ("attempts", "schema_retries", "adaptive_reruns")
+        part: dict[str, Any] = {
+            "strategy": about.strategy,
+            "modes": about.modes,
+            "model": about.model or None,
+            "hash": about.hash,
+            "n_questions": about.counts["questions"],
+            "attempts": {name: about.counts.get(name, 0) for name in attempts},
+            "abstain_below": about.abstain_below,
+            "usage": {} if self.usage is None else dataclasses.asdict(self.usage),
+        }
+        findings = {
+            name.removeprefix(prefix): n
+            for name, n in about.counts.items()
+            if name.startswith(prefix)
+        }
+        part |= {"findings": findings} if findings else {}
+        if self.verifier_usage is not None:
+            part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
+        return {"answers": part, "gold": {"warnings": about.warnings}}
 
 
 def _has_answers(config: GoldSetConfig) -> bool:
@@ -376,6 +401,10 @@ class CitationSet(Result):
     records: list[Open] = json_part()
     per_question: pd.DataFrame = frame_part()
     about: CitationFacts = json_part()
+
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the number of citations, and their codes."""
+        return {"citations": dataclasses.asdict(self.about)}
 
 
 def _stated_record(own: Open, span: CitedSpan, payload: Payload) -> Open:
@@ -632,6 +661,15 @@ class AnswerMeasureFacts:
     verifier: VerifierPart | None = None
 
 
+CITATION_MEASURES: Final = (
+    "coverage",
+    *(
+        f"citation_{name}"
+        for name in ("precision", "recall", "match_rate", "validity_rate", "support")
+    ),
+)
+
+
 class AnswerMeasures(Result):
     """Measures of the answers.
 
@@ -644,6 +682,23 @@ class AnswerMeasures(Result):
     unsupported: dict[str, list[SentenceSupport]] = json_part()
     about: AnswerMeasureFacts = json_part()
     verifier_usage: Usage | None = json_part(volatile=True, default=None)
+
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the measures of answers and of citations, and the requests to the verifier."""
+        about, cited = self.about, {"n_unsupported": self.about.n_unsupported}
+        of_answers, of_citations = (
+            [one for one in about.measures if (one.name in CITATION_MEASURES) == is_cited]
+            for is_cited in (False, True)
+        )
+        part = {name: getattr(about, name) for name in ("outcomes", "codes", "gap", "faithfulness")}
+        if about.verifier is not None:
+            part["verifier"] = about.verifier
+        if self.verifier_usage is not None:  # validators ask it too, when the answers are made
+            part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
+        return {
+            "answers": {"measures": of_answers, **part},
+            "citations": {"measures": of_citations, "unsupported": about.unsupported, **cited},
+        }
 
 
 @Stage(
@@ -826,3 +881,12 @@ class Answered:
     def ids(self) -> list[str]:
         """Identities of the three results."""
         return [self.answers.id, self.citations.id, self.measures.id]
+
+
+def find_answered(results: Results) -> Answered | None:
+    """Find the results of the answer stages; None without configured answers."""
+    answers, citations = results.find(AnswerSet), results.find(CitationSet)
+    measures = results.find(AnswerMeasures)
+    if answers is None or citations is None or measures is None:
+        return None
+    return Answered(answers, citations, measures)

@@ -99,7 +99,7 @@ from rag_eval.trust.signatures import (
 )
 from rag_eval.trust.sources import judge_sources, vouched_for
 from rag_eval.trust.topic_shift import topic_shift
-from rag_eval.trust.trust_report import Manifest
+from rag_eval.trust.trust_report import Manifest, TrustFacts
 
 # ---- The corpus: read, mask, and cut into chunks.
 
@@ -113,6 +113,12 @@ class CorpusSnapshot(Result):
     about: CorpusFacts = json_part()
     layout: Layout | None = json_part(volatile=True, default=None)
     """The shards of a divided corpus. They do not count: other shards give the same corpus."""
+
+    def report_part(self, _: Work) -> dict[str, Any]:
+        """Give the identity and the size of the corpus."""
+        about = self.about
+        facts = {name: getattr(about, name) for name in ("n_documents", "loader", "masked")}
+        return {"index": {"rev": about.corpus_rev, "corpus_rev": about.corpus_rev, **facts}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,16 +292,6 @@ def _trust_inputs(work: Work, sources: pd.DataFrame) -> _TrustInputs:
 # ---- Source trust and poisoning guard: verdicts on all chunks, and the chunks for the index.
 
 
-@dataclasses.dataclass(frozen=True)
-class TrustFacts:
-    """Facts for the report on the guard: the reference day of ages, and the checked inputs."""
-
-    as_of: str
-    rules_version: str
-    manifest: Manifest | Absent
-    notes: list[str]
-
-
 class EvidenceTrust(Result):
     """Verdicts on all chunks: EVIDENCE_TRUST in the order of chunks, FINDINGS by chunk row."""
 
@@ -330,6 +326,10 @@ class AdmittedChunks(Result):
     rows: IntArray = array_part()
     facts: pd.DataFrame = frame_part()
     about: ChunkFacts = json_part()
+
+    def report_part(self, _: Work) -> dict[str, Any]:
+        """Give the identity and the number of the chunks in the index."""
+        return {"index": {"chunks_hash": self.about.chunks_hash, "n_chunks": self.about.n_chunks}}
 
     @property
     def names(self) -> pd.DataFrame:
@@ -583,6 +583,11 @@ class GoldVariants(Result):
     layout: str = json_part()
     about: GoldFacts = json_part()
     blocked: BlockedGold = json_part()
+
+    def report_part(self, work: Work) -> dict[str, Any]:
+        """Give the facts on the gold set, with the warnings of lint."""
+        more = {"seeds": list(work.config.seeds), "warnings": self.about.warnings}
+        return {"gold": self.about.model_dump() | more}
 
     @property
     def texts(self) -> list[str]:

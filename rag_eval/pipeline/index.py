@@ -158,6 +158,11 @@ class CorpusIndex(Result):
     about: IndexFacts = json_part()
     changes: IndexChanges = json_part(volatile=True)
 
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give how the index was made, and whether it was there already."""
+        made_by = {"analyzer": self.about.analyzer, "chunker": self.about.chunker}
+        return {"index": made_by, "reused": {"index": self.artifact.reused}}
+
     def id_for(self, strategy: str) -> str:
         """Identify the index of one strategy.
 

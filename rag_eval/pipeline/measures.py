@@ -69,6 +69,14 @@ class RankingMeasures(Result):
     per_query: pd.DataFrame = frame_part()
     about: RankingFacts = json_part()
 
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the measures of the strategies, and their paired comparisons."""
+        strategies = {
+            entry.name: {"measures": entry.measures, "ann_recall": entry.ann_recall}
+            for entry in self.about.strategies
+        }
+        return {"strategies": strategies, "comparisons": self.about.comparisons}
+
 
 @Stage("ranking_measures", "measures", reads=("k", "level", "depth", "seeds"), columns=PER_QUERY)
 def measure_rankings(

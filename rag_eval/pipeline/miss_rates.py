@@ -75,6 +75,10 @@ class CalibratedMissRates(Result):
     calibration: CalibrationPart = json_part()
     lines: bytes | Path = file_part(UNCERTAIN_FILE)
 
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the parts `uncertainty` and `calibration`."""
+        return {"uncertainty": self.uncertainty, "calibration": self.calibration}
+
 
 @Stage("calibrated_miss_rates", "uncertainty", live=True)
 def compare_miss_rates(

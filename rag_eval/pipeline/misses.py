@@ -59,6 +59,10 @@ class MissedQuestions(Result):
     missed: pd.DataFrame = frame_part()
     about: dict[str, MissesPart] = json_part()
 
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the part `misses`."""
+        return {"misses": self.about}
+
 
 @Stage(
     "missed_questions",

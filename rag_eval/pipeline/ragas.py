@@ -40,6 +40,10 @@ class RagasMeasures(Result):
     shown = ("figures",)
     figures: list[RagasFigure] = json_part()
 
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the part `ragas`."""
+        return {"ragas": self.figures}
+
 
 @Stage(
     "ragas_measures",

@@ -12,6 +12,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, get_args
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,8 @@ from rag_eval.core.arrays import BoolArray, Int32Array, IntArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.frames import DOCUMENTS, RUN
+from rag_eval.core.records import Open
+from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level, RetrievalOptions
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.gold.gold_report import LintWarning
@@ -49,6 +52,7 @@ from rag_eval.retrieval.outside import Failure, Outside, QueryError, Retrieved, 
 from rag_eval.retrieval.ranking import Ranking, ranking
 from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
+from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.iterative import Iterated
 
 
@@ -94,6 +98,12 @@ class RunTiming:
     seconds: float
 
 
+NOT_SEEN: Final = {
+    "ann_recall": "the index of an external retriever is not visible to rag_eval",
+    "cost_per_1k": "the cost of an external retriever is not known",
+}
+
+
 class StrategyRun(Result):
     """One strategy's rankings for every wording and seed.
 
@@ -114,6 +124,37 @@ class StrategyRun(Result):
     about: RunFacts = json_part()
     timing: RunTiming = json_part(volatile=True)
 
+    def report_part(self, work: Work) -> dict[str, Any]:
+        """Give the strategy without its measures, and the warnings about its file of outputs."""
+        about, spec = self.about, work.config.strategy(self.about.name)
+        price = spec.question_price(work.settings.price_per_1k_embedding_tokens)
+        same = "name kind index_hash embed_model n_runs n_empty n_failed first_failure".split()
+        part: dict[str, object] = {
+            **{name: getattr(about, name) for name in same},
+            "configuration": _describe_configuration(spec),
+            "rerank": spec.rerank.kind if spec.rerank else None,
+            "seeds": {"configured": list(work.config.seeds), "matter": about.seed_matters},
+            "latency_ms": self.timing.latency_ms,
+            "cost_per_1k": round(price * about.query_tokens, 6),
+        }
+        if self.has_own_units:
+            levels = {
+                level: {"measured": False, "reason": about.unmeasured[level]}
+                if level in about.unmeasured
+                else {"measured": True}
+                for level in get_args(Level)
+            }
+            part |= {"source": about.source, "failures": about.failures, "levels": levels}
+            part |= {"notes": about.notes, "why": NOT_SEEN, "cost_per_1k": None}
+        embed_model = "" if self.has_own_units else about.embed_model
+        identity = {"index_hash": about.index_hash, "embed_model": embed_model}
+        return {
+            "strategies": {about.name: part},
+            "index": {"strategies": {about.name: identity}},
+            "reused": {"runs": {about.name: self.artifact.reused}},
+            "gold": {"warnings": about.warnings},
+        }
+
     @property
     def has_own_units(self) -> bool:
         """Whether the rankings hold units of an outside system."""
@@ -128,6 +169,18 @@ class StrategyRun(Result):
             result[seed] = np.full((n_variants, depth), -1, dtype=np.int64)
             result[seed][variant, place] = part["chunk"].to_numpy()
         return result
+
+
+def _describe_configuration(spec: Strategy) -> Open:
+    """Describe the configuration of a strategy, without local paths and settings."""
+    shown = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for part in (shown, shown.get("rerank", {})):
+        embedding = part.get("embedding", {})
+        if "vectors" in embedding:
+            embedding["vectors"] = "(file)"
+        if embedding.get("config"):  # part of the settings, which may hold an address
+            embedding["config"] = f"(settings {digest(embedding['config'], 16)})"
+    return shown | {key: "(file)" for key in ("run_file", "recorded") if key in shown}
 
 
 def _identify_run(

@@ -180,6 +180,14 @@ class Result:
             if name in self.shown or part.is_plain
         }
 
+    def report_part(self, work: "Work") -> Mapping[str, Any]:  # noqa: ARG002 - of subclasses
+        """Return the fields of the report that this result gives, by name.
+
+        The report joins the fields of all results. Of one name, mappings are joined, lists are
+        chained without repetitions, and numbers are added.
+        """
+        return {}
+
     def as_parts(self) -> Parts:
         """Return the parts in the form for the store."""
         given = {
@@ -202,6 +210,64 @@ MadeFrom = list[tuple[str, str]]
 Input = Result | dict[str, Result] | None
 """The result of a stage, the results by strategy, or None outside the configuration."""
 R = TypeVar("R", bound=Result)
+
+
+class Results:
+    """The results that a stage reads, by the name of the argument."""
+
+    def __init__(self, inputs: Mapping[str, Input]) -> None:
+        self.inputs = inputs
+
+    def __iter__(self) -> Iterator[Result]:
+        """List every result, those of all strategies in their order."""
+        for value in self.inputs.values():
+            yield from value.values() if isinstance(value, dict) else filter(None, [value])
+
+    def find(self, kind: type[R]) -> R | None:
+        """Return the result of a type; None outside the configuration."""
+        return next((result for result in self if isinstance(result, kind)), None)
+
+    def get(self, kind: type[R]) -> R:
+        """Return the result of a type that every configuration has."""
+        result = self.find(kind)
+        if result is None:
+            raise TypeError(f"there is no {kind.__name__}")
+        return result
+
+    def by_strategy(self, kind: type[R]) -> dict[str, R]:
+        """Return the results of a type by strategy."""
+        groups = (value for value in self.inputs.values() if isinstance(value, dict))
+        pairs = (pair for group in groups for pair in group.items())
+        return {name: result for name, result in pairs if isinstance(result, kind)}
+
+    @property
+    def artifact_keys(self) -> dict[str, str]:
+        """Keys of all results, such as `run bm25`, which give access to the details of a run."""
+        return {
+            f"{name[:-1]} {strategy}" if strategy else name: result.artifact.key
+            for name, value in self.inputs.items()
+            for strategy, result in (value.items() if isinstance(value, dict) else [("", value)])
+            if result is not None
+        }
+
+    def join_parts(self, work: "Work") -> dict[str, Any]:
+        """Join the fields of the report that the results give."""
+        fields = dict[str, Any]()
+        for result in self:
+            _join(fields, result.report_part(work))
+        return fields
+
+
+def _join(fields: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict):
+            _join(fields.setdefault(name, {}), value)
+        elif isinstance(value, list) and name in fields:
+            fields[name] = [*fields[name], *(item for item in value if item not in fields[name])]
+        elif isinstance(fields.get(name), int | float):
+            fields[name] += value
+        else:
+            fields[name] = value
 
 
 @dataclasses.dataclass

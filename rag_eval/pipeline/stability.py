@@ -55,6 +55,10 @@ class StabilityMeasures(Result):
     per_query: pd.DataFrame = frame_part()
     about: StabilityPart = json_part()
 
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the part `stability`."""
+        return {"stability": self.about}
+
 
 @Stage(
     "stability_measures",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from rag_eval.measures.paired import paired_comparison
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
+    CorpusSnapshot,
     EvidenceTrust,
     GoldArrays,
     GoldVariants,
@@ -30,18 +32,28 @@ from rag_eval.pipeline.scores import (
     score_strategy,
 )
 from rag_eval.trust.guard import UnitVerdicts, judge_units
-from rag_eval.trust.trust_report import BlockedRow, FilterRow, RetrievedTrust, TrustFilter
+from rag_eval.trust.trust_report import (
+    NOT_CONFIGURED,
+    BlockedRow,
+    FilterRow,
+    JudgedChunks,
+    RetrievedTrust,
+    TrustFilter,
+    TrustPart,
+    make_trust_part,
+)
 
 MAX_EXAMPLES = 20
-NOT_CONFIGURED = "the gold set names no trusted domains, authors or keys, so trust is not known"
 
 
 class TrustMeasures(Result):
     """Trust of the units that each strategy retrieved, and the cost of the trust filter."""
 
-    shown = ("strategies", "filter")
-    strategies: dict[str, RetrievedTrust] = json_part()
-    filter: TrustFilter | Absent = json_part()
+    about: TrustPart = json_part()
+
+    def report_part(self, _: Work) -> dict[str, Any]:
+        """Give the part `trust`."""
+        return {"trust": self.about}
 
 
 @Stage(
@@ -55,6 +67,7 @@ def measure_trust(
     *,
     runs: dict[str, StrategyRun],
     gold_variants: GoldVariants,
+    corpus_snapshot: CorpusSnapshot,
     corpus_chunks: CorpusChunks,
     evidence_trust: EvidenceTrust,
     admitted_chunks: AdmittedChunks,
@@ -69,7 +82,17 @@ def measure_trust(
         for name in scored.names:
             strategies[name] = _retrieved(guarded, name)
             advance(1)
-    return TrustMeasures(strategies=strategies, filter=_filter_cost(work, guarded))
+    documents = corpus_snapshot.documents
+    urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
+    part = make_trust_part(
+        work.config.trust,
+        evidence_trust.about,
+        JudgedChunks(evidence_trust.trust, admitted_chunks.rows, urls),
+        gold_variants.blocked,
+        retrieved=strategies,
+        cost=_filter_cost(work, guarded),
+    )
+    return TrustMeasures(about=part)
 
 
 @dataclasses.dataclass(frozen=True)

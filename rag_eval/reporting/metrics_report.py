@@ -8,7 +8,7 @@ import datetime as dt
 import functools
 import json
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from rag_eval.corpus.masking import (
     masked_tree,
     masked_with,
 )
+from rag_eval.gates.gate_report import GatePart
 from rag_eval.reporting.report import SCHEMA_VERSION, Report
 from rag_eval.storage.artifacts import write_text
 from rag_eval.storage.hashing import digest
@@ -107,24 +108,30 @@ def _outgoing_body(body: Mapping[str, Any]) -> Open:
     return masked
 
 
-def finish(body: Mapping[str, Any], now: dt.datetime) -> Report:
-    """Make the report of a run from its results, with hash, run id and time.
+def make_draft(fields: Mapping[str, Any], now: dt.datetime) -> Report:
+    """Make a report without its gates from the joined fields; its texts are masked.
 
     `now`: time of the run, with a time zone.
     """
     moment = now.astimezone(dt.UTC)
-    stamp = moment.strftime("%Y%m%dT%H%M%S%f")[:-3]
-    draft = Report.model_validate(
+    return Report.model_validate(
         {
-            **_outgoing_body(to_jsonable_python(body)),
+            **_outgoing_body(to_jsonable_python(fields)),
             "schema_version": SCHEMA_VERSION,
             "timestamp": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "run_id": f"{stamp}Z-{'0' * 8}",
+            "run_id": f"{moment.strftime('%Y%m%dT%H%M%S%f')[:-3]}Z-{'0' * 8}",
             "content_hash": "0" * 64,
         }
     )
-    found = content_hash(draft.dump())
-    return draft.model_copy(update={"content_hash": found, "run_id": f"{stamp}Z-{found[:8]}"})
+
+
+def finish(draft: Report, gates: Iterable[GatePart]) -> Report:
+    """Add the gates, the hash of the contents and the run id to a report."""
+    masked = [GatePart.model_validate(masked_tree(gate.dump(), IDS)) for gate in gates]
+    report = draft.model_copy(update={"gates": masked})
+    found = content_hash(report.dump())
+    run_id = f"{draft.run_id.partition('-')[0]}-{found[:8]}"
+    return report.model_copy(update={"content_hash": found, "run_id": run_id})
 
 
 def dumps(report: Mapping[str, Any]) -> str:
