@@ -41,12 +41,18 @@ class MetricsReport(Result):
         Folder of the report and its files.
     """
 
-    shown = ("report",)
+    shown = ()
     content_hash: str = json_part()
     report: Report = json_part(volatile=True)
     explorer: str = json_part(volatile=True)
     trace_error: str = json_part(volatile=True)
     folder: str = json_part(volatile=True)
+
+    def describe(self) -> dict[str, object]:
+        """Show also the headline figures, the gates and the comparisons."""
+        names = "run_id strategy recallAt10 mrr cacheHitRate gates comparisons look_first".split()
+        report = self.report.dump()
+        return super().describe() | {name: report.get(name) or "none" for name in names}
 
 
 def publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = False) -> None:
