@@ -36,7 +36,8 @@ from rag_eval.pipeline.opening import open_beir, open_gold_set
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.stages import evaluate_all, open_runner
 from rag_eval.reporting.report import Report
-from rag_eval.reporting.terminal import Sheet, estimate, print_parts
+from rag_eval.reporting.tables import Table, print_parts
+from rag_eval.reporting.terminal import estimate
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
@@ -228,7 +229,7 @@ def tune(train: Evaluation, vectors: Path) -> float:
     return names[max(found, key=lambda name: found[name].value or 0.0)]
 
 
-def fusion_table(report: Report, tuned: float) -> Sheet:
+def fusion_table(report: Report, tuned: float) -> Table:
     """Show the tuned fusion, 0.5/0.5 and reciprocal rank fusion beside the single retrievers."""
     titles = {
         "bm25": "BM25",
@@ -244,10 +245,10 @@ def fusion_table(report: Report, tuned: float) -> Sheet:
         if (title := titles.get(entry.name))
     ]
     title = f"Fusion on {report.gold.name} ({report.gold.n_queries} questions)"
-    return Sheet(title, ["strategy", *(f">{label}" for label in labels)], rows)
+    return Table.plain(title, ["strategy", *(f">{label}" for label in labels)], rows)
 
 
-def blocked_table(data: Path) -> Sheet:
+def blocked_table(data: Path) -> Table:
     """Plant PoisonedRAG's passages in XQuAD, and count target questions that still get one."""
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -260,15 +261,17 @@ def blocked_table(data: Path) -> Sheet:
             share = f"{1 - found.poisoned:.1%}, at least {1 - found.upper:.1%}, 100 questions"
             rows.append([form, "100 %", verdict, share])
     title = "Questions kept clear of planted passages, first five of BM25, with an allowlist"
-    return Sheet(title, ["form of attack", "goal", "verdict", "found"], rows)
+    return Table.plain(title, ["form of attack", "goal", "verdict", "found"], rows)
 
 
-def success_table(evaluation: Evaluation, report: Report) -> Sheet:
+def success_table(evaluation: Evaluation, report: Report) -> Table:
     """Show each success criterion with its verdict and its figure or reason."""
     per_query = open_runner(evaluation).get(RankingMeasures).per_query
     judged = judge_success(report, per_query, open_runs(open_runner(evaluation)).gold.named_gold)
     title = f"Success criteria on {report.gold.name}"
-    return Sheet(title, ["criterion", "goal", "verdict", "found"], [row[:4] for row in judged])
+    return Table.plain(
+        title, ["criterion", "goal", "verdict", "found"], [row[:4] for row in judged]
+    )
 
 
 def main() -> int:

@@ -332,7 +332,8 @@ def compare(
         from rag_eval.core.records import ComparedPair
         from rag_eval.pipeline.comparisons import compare_runs
         from rag_eval.pipeline.history import open_run
-        from rag_eval.reporting.terminal import comparisons_table, name_family, print_parts
+        from rag_eval.reporting.tables import print_parts
+        from rag_eval.reporting.terminal import comparisons_table, name_family
         from rag_eval.storage.home import open_home
 
         a, b = open_run(open_home(settings), run_a), open_run(open_home(settings), run_b)
@@ -441,7 +442,7 @@ def explain(
         settings = open_settings(home)
         from rag_eval.pipeline.review import explanation
         from rag_eval.reporting.listings import explain_question
-        from rag_eval.reporting.terminal import print_parts
+        from rag_eval.reporting.tables import print_parts
         from rag_eval.storage.home import open_home
 
         found = explanation(open_home(settings), query_id, run=run, gold_set=gold_set)
@@ -475,7 +476,7 @@ def ask(
         typer.echo(dumps(found.as_json(), indent=1, ensure_ascii=True, allow_nan=False))
         return
     from rag_eval.reporting.listings import describe_retrieval
-    from rag_eval.reporting.terminal import print_parts
+    from rag_eval.reporting.tables import print_parts
 
     print_parts(console_for(), describe_retrieval(found))
 

@@ -144,7 +144,7 @@ def rollout(
 
 def _show(compared: "Rollout") -> None:
     from rag_eval.gates.rollout import Range
-    from rag_eval.reporting.terminal import Sheet, interval, print_parts
+    from rag_eval.reporting.tables import Table, interval, print_parts
 
     decision, names = compared.decision, (compared.candidate, compared.base)
     action = decision.action.replace("_", " ").upper()
@@ -164,7 +164,7 @@ def _show(compared: "Rollout") -> None:
         console_for(),
         [
             f"{action} ({' against '.join(names)} at {compared.stage} %)",
-            *([Sheet("", ["", ">value"], rows)] if decision.n_questions else []),
+            *([Table.plain("", ["", ">value"], rows)] if decision.n_questions else []),
             *(f"{code}: {sentence}." for code, sentence in decision.reasons.items()),
             f"Evidence: {evidence}.",
         ],

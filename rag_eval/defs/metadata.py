@@ -14,7 +14,7 @@ import dagster as dg
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.frames import FrameSchema
 from rag_eval.corpus.masking import mask_snippet, masked_text
-from rag_eval.reporting.terminal import interval
+from rag_eval.reporting.tables import interval
 
 MAX_ROWS: Final = 50
 """Largest number of rows in a table, because large metadata slows the whole instance."""

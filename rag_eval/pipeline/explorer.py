@@ -36,9 +36,9 @@ from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import ALWAYS_K, ScoredRuns, judge_runs, wording_of
 from rag_eval.pipeline.stability import StabilityMeasures
-from rag_eval.reporting.html.elements import visible, web_address
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.reporting.report import FoundCount, LookFirst
+from rag_eval.reporting.tables import visible, web_address
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.trust.guard import judge_units
 

@@ -17,7 +17,6 @@ from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.report import Report
-from rag_eval.reporting.terminal import interval
 from rag_eval.storage.artifacts import Artifact, atomic_path, write_text
 from rag_eval.storage.secrets import without_secrets
 
@@ -68,16 +67,6 @@ def publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = Fals
         if (evaluation.reports / name).is_file():
             with atomic_path(top / name) as partial:
                 shutil.copyfile(evaluation.reports / name, partial)
-
-
-GATE_COLUMNS: Final = ("id", "required", "status", "reason_code", "found", "accepted")
-
-
-def _show_gate(gate: GatePart) -> dict[str, object]:
-    """Make the row of a gate in the summary for people."""
-    bounds = (gate.evidence.get(name) for name in ("value", "ci_low", "ci_high"))
-    found: list[Any] = [bound if isinstance(bound, int | float) else None for bound in bounds]
-    return gate.dump() | {"found": interval(*found), "accepted": gate.evidence.get("accepted")}
 
 
 # ---- The page of a finished report, and the tables of its panels.

@@ -14,16 +14,8 @@ from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.reporting.metrics_report import Outgoing
-from rag_eval.reporting.terminal import (
-    LEVEL,
-    Sheet,
-    describe_promotion,
-    describe_refusal,
-    estimate,
-    interval,
-    k_for,
-    print_parts,
-)
+from rag_eval.reporting.tables import Table, interval, print_parts
+from rag_eval.reporting.terminal import LEVEL, describe_promotion, describe_refusal, estimate, k_for
 from rag_eval.trust.allowances import Decision
 from rag_eval.uncertainty.confidence import UncertainRetrieval
 from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
@@ -333,7 +325,7 @@ def show_listing(console: "Console", held_back: HeldBack, *, chunks: bool = Fals
     print_parts(console, filter(None, [total, held_back.deleted, held_back.note]))
     if chunks and held_back.rows:
         columns = ["verdict", "chunk", "document", ">trust", "reasons"]
-        print_parts(console, [Sheet("", columns, list(map(_list_chunk, held_back.rows)))])
+        print_parts(console, [Table.plain("", columns, list(map(_list_chunk, held_back.rows)))])
     if not chunks:
         documents = collections.defaultdict[str, list[HeldChunk]](list)
         for row in held_back.rows:
@@ -430,13 +422,13 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
     print_parts(
         console,
         [
-            Sheet(
+            Table.plain(
                 f"Calibration of {target} on {quoted(calibrated.gold_set)} "
                 "(out of fold, 95 % intervals)",
                 ["strategy", "status", ">outcomes/groups/misses", f">{target}", ">Brier", ">skill"],
                 figures,
             ),
-            Sheet(
+            Table.plain(
                 "Fit of the predictions (at most: the largest ECE of calibrated predictions by "
                 "chance)",
                 ["strategy", ">AUROC", ">slope", ">ECE (at most)", f">K for {LEVEL:.0%}"],

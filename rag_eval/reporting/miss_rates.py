@@ -16,11 +16,10 @@ import pandas as pd
 from rag_eval.core.records import Absent, CountedInterval, Estimate, Interval, PairedDelta
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.paired import holm
-from rag_eval.reporting.html.elements import Cursor, Table
 from rag_eval.reporting.html.page import build_comparison
-from rag_eval.reporting.html.panel import Page
 from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.reporting.report import Report
+from rag_eval.reporting.tables import Cursor, Table
 from rag_eval.storage.artifacts import write_text
 from rag_eval.uncertainty.miss_rate_report import (
     MissDifference,
@@ -87,18 +86,28 @@ class MissRateTables:
     @functools.cached_property
     def tables(self) -> tuple[Table, Table]:
         """Figures and differences as tables of a page; gold set and night are named if several."""
-        page = Page(Cursor({"rows": self.rows, "differences": self.differences}))
-        columns = [
-            {"key": key, "as": "text", "heading": key.replace("_", " "), "at": f"row.{key}"}
+        several = [
+            f"{key.replace('_', ' ')} = {key}"
             for key in ("gold_set", "night")
             if len({row[key] for row in self.rows}) > 1
         ]
-        figures, differences = (
-            page.table(spec, page.report[part], inserts={"report": columns})
-            for spec, part in (
-                ("calibrated-miss-rates", "rows"),
-                ("calibrated-miss-rate-differences", "differences"),
-            )
+        sources = " | ".join([*several, "strategy"])
+        place = Cursor({"rows": self.rows, "differences": self.differences})
+        figures = Table.of(
+            "calibrated-miss-rates",
+            "Miss rates by target and K, 95 % intervals; the calibrated target comes first",
+            f"""{sources} | target | K = k | observed | stated | status | skill :2
+            | AUROC = auroc :2 | earned | K for 90 % = k_for_90 | questions
+            | effective = effective_questions :1""",
+            place["rows"],
+        )
+        differences = Table.of(
+            "calibrated-miss-rate-differences",
+            "Paired differences on the same questions, 95 % intervals",
+            f"""{sources} | against | target | K = k | figure = measure | difference :3+
+            | p (Holm) = p_holm :4 | detectable = smallest_detectable | better | worse | tied
+            | questions | effective = effective_questions :1""",
+            place["differences"],
         )
         return figures, differences
 

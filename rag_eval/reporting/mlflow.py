@@ -20,8 +20,8 @@ from rag_eval.core.types import Level
 from rag_eval.gates.gate_report import count_gates
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.reporting.report import Report
+from rag_eval.reporting.tables import code
 from rag_eval.reporting.terminal import estimate
-from rag_eval.reporting.verdicts import code
 from rag_eval.storage.secrets import shown_service
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
 """Print a report on a terminal: one screen, or everything.
 
-Texts of strangers go through `quoted` or `mask_snippet`; rich markup in them is never read.
+Texts of strangers go through `quoted` or `snippet`; rich markup in them is never read.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rag_eval.core.errors import Problem, grouped, quoted
 from rag_eval.core.records import (
@@ -17,141 +17,30 @@ from rag_eval.core.records import (
     Estimate,
     Figure,
     Interval,
-    Triple,
 )
 from rag_eval.core.types import DISCOUNTING, Level, snippet
-from rag_eval.gates.gate_report import GatePart, count_gates
+from rag_eval.gates.gate_report import count_gates
 from rag_eval.measures.answer_report import AnswersPart
 from rag_eval.measures.strategy_report import StrategyPart
+from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.report import Report
+from rag_eval.reporting.report_tables import Page
+from rag_eval.reporting.tables import Cursor, Table, interval, print_parts
 from rag_eval.trust.trust_report import Manifest, Poisoning
-from rag_eval.uncertainty.miss_rate_report import (
-    AnswerConfidences,
-    IterativeAccount,
-    StrategyCalibration,
-)
+from rag_eval.uncertainty.miss_rate_report import AnswerConfidences, StrategyCalibration
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions
-    from rich.table import Table
-    from rich.text import Text
-
-# ---- Figures, tables and lines.
+    from rich.console import Console
 
 SHOWN: Final = ("R@10", "RR", "nDCG@10")
-_FOLDED: Final = 12
-"""Least width of a longer text that may be folded."""
 _MAX_ROWS, _MAX_GATES, _MAX_GONE = 8, 5, 5
-"""Shown strategies and failed gates on the one screen."""
-_MAX_ID, _MAX_QUESTION, _MAX_REV, _ALPHA = 40, 60, 24, 0.05
-STATUS_STYLE: Final = {
-    "pass": "green",
-    "fail": "red",
-    "insufficient_evidence": "yellow",
-    "not_applicable": "dim",
-}
-
-
-def interval(
-    value: float | None, low: float | None, high: float | None, sign: str = "", digits: int = 2
-) -> str:
-    """Write a figure with its interval; a dash for None.
-
-    `sign` is "+" for differences. `digits` is the number of decimals of the bounds.
-    """
-    if value is None:
-        return "-"
-    bounds = ""
-    if low is not None and high is not None:
-        bounds = f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
-    return f"{round(value, 3) + 0.0:{sign}.3f}{bounds}"  # + 0.0: no -0.000
+"""Shown strategies and failed gates on the one screen, and names of deleted documents."""
+_MAX_QUESTION, _MAX_REV, _ALPHA = 60, 24, 0.05
 
 
 def estimate(figure: Estimate | Interval | None) -> str:
     """Write an estimate of a report with its interval; a dash for None."""
     return "-" if figure is None else interval(*figure.triple)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sheet:
-    """A table that keeps every name and figure on a narrow terminal.
-
-    A column whose name starts with > is aligned at the right. None in place of a row begins a new
-    section. The columns `unbroken` are never wrapped. Where the terminal is too narrow, the bounds
-    of intervals move to a second line.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence["str | Text"] | None]
-    unbroken: Sequence[int] = ()
-    caption: str = ""
-
-    def __rich_console__(self, _: "Console", options: "ConsoleOptions") -> Iterator["Table"]:
-        """Yield the table for a width, as rich asks for it."""
-        table, width = self._build(" [")
-        if width > options.max_width:
-            table, width = self._build("\n[")
-            if width > options.max_width:  # rich would drop whole columns
-                table.width = width
-        yield table
-
-    def _build(self, bracket: str) -> tuple["Table", int]:
-        """Make the table, and the width below which a figure or a name would be cut.
-
-        `bracket` stands before the bounds of an interval.
-        """
-        from rich import box
-        from rich.cells import cell_len
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(
-            title=Text(self.title) if self.title else None,
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-            caption=Text(self.caption) if self.caption else None,
-            caption_justify="left",
-        )
-        least = 2 * len(self.columns) - 1
-        for at, name in enumerate(self.columns):
-            cells = [name.removeprefix(">"), *(str(row[at]) for row in self.rows if row)]
-            cells = [cell.replace(" [", bracket) for cell in cells]
-            fixed = name.startswith(">") or at in self.unbroken
-            width = max(cell_len(line) for cell in cells for line in cell.split("\n"))
-            width = width if fixed else min(width, _FOLDED)
-            least += width
-            justify: Any = "right" if name.startswith(">") else "left"
-            table.add_column(
-                cells[0], justify=justify, no_wrap=fixed, overflow="fold", min_width=width
-            )
-        for row in self.rows:
-            if row is None:
-                table.add_section()
-            else:
-                table.add_row(
-                    *(
-                        Text(cell.replace(" [", bracket)) if isinstance(cell, str) else cell
-                        for cell in row
-                    )
-                )
-        return table, least
-
-
-def print_parts(console: "Console", parts: Iterable[str | Sheet], *, wrap: bool = False) -> None:
-    """Print tables and lines. Lines are not read as markup, and nothing is cut.
-
-    `wrap`: whether long lines end at the width of the console, so that a screen can be counted.
-    """
-    for part in parts:
-        if isinstance(part, str):
-            console.print(part, markup=False, highlight=False, soft_wrap=not wrap)
-        else:
-            console.print(part, crop=False)
 
 
 def _list_counts(counts: Mapping[str, int]) -> str:
@@ -162,10 +51,10 @@ def _list_counts(counts: Mapping[str, int]) -> str:
 
 # ---- The parts of a report: each yields tables and lines in the order of the terminal.
 
-Parts = Iterator[str | Sheet]
+Parts = Iterator[str | Table]
 
 
-def _headline(report: Report) -> Parts:
+def _headline(report: Report, _: Page) -> Parts:
     gold, index, part = report.gold, report.index, report.uncertainty
     yield (
         f"{quoted(gold.name)}: {gold.n_queries} questions "
@@ -197,7 +86,7 @@ def _headline(report: Report) -> Parts:
     )
 
 
-def _inputs(report: Report) -> Parts:
+def _inputs(report: Report, _: Page) -> Parts:
     gold, index = report.gold, report.index
     masking = "" if index.masked is not None else "; masking of personal data is OFF"
     seeds = ", ".join(str(seed) for seed in gold.seeds)
@@ -209,18 +98,6 @@ def _inputs(report: Report) -> Parts:
     if others := [warning for warning in gold.warnings if warning.code != "left_out"]:
         first = Problem(**others[0].dump())
         yield f"{len(others)} warnings about the gold set, for example: {first}"
-
-
-def _gaps(report: Report) -> dict[str, Triple]:
-    """Return the paired difference in R@10 from the primary strategy, by strategy."""
-    found = dict[str, Triple]()
-    for row in report.comparisons:
-        if row.measure == SHOWN[0] and row.b == report.strategy:
-            found[row.a] = row.triple
-        elif row.measure == SHOWN[0] and row.a == report.strategy:
-            delta, low, high = (None if bound is None else -bound for bound in row.triple)
-            found[row.b] = delta, high, low
-    return found
 
 
 def worth(n_effective: float) -> str:
@@ -238,34 +115,43 @@ def worth(n_effective: float) -> str:
     )
 
 
-def _strategies_table(report: Report, *columns: str) -> Sheet:
-    """Show figures of the strategies, the primary one first.
-
-    `columns` name the figures before the observed miss rate. The difference is from the primary
-    strategy.
-    """
-    level, part, gaps, rows = report.evaluation.level, report.uncertainty, _gaps(report), []
-    target = f"{part.target}@{part.k}"
-    for entry in sorted(report.strategies, key=lambda entry: entry.name != report.strategy):
-        recall, p95 = entry.measure(SHOWN[0], level), entry.latency_ms.p95
-        figures = {label: estimate(entry.measure(label, level)) for label in SHOWN}
-        figures[target] = estimate(part.strategies[entry.name].observed[part.target])
-        figures["R@10 difference"] = interval(*gaps.get(entry.name, (None, None, None)), "+")
-        figures["scored"] = f"{recall.n_scored}/{recall.n_attempted}"
-        figures["p95 ms"] = "-" if p95 is None else f"{p95:.1f}"
-        name = quoted(entry.name + (" *" if entry.name == report.strategy else ""))
-        rows.append([name, *(figures[column] for column in (*columns, target))])
-    recall = report.primary.measure(SHOWN[0], level)
-    title = (
-        f"Strategies, {level} level, {recall.n_scored} of {recall.n_attempted} questions, "
-        f"worth {worth(recall.n_effective)}; 95 % intervals; * primary"
+def _strategies_table(report: Report, page: Page) -> Table:
+    """Show figures of the strategies, the primary one first, and differences from it."""
+    differences = {}
+    for row in report.comparisons:
+        if row.measure == SHOWN[0] and row.b == report.strategy:
+            differences[row.a] = dict(zip(("delta", "ci_low", "ci_high"), row.triple, strict=True))
+        elif row.measure == SHOWN[0] and row.a == report.strategy:
+            bounds = (None if bound is None else -bound for bound in row.triple)
+            differences[row.b] = dict(zip(("delta", "ci_high", "ci_low"), bounds, strict=True))
+    part = report.uncertainty
+    rows = [
+        {
+            "strategy": name + (" *" if name == report.strategy else ""),
+            "entry": page.strategy(name),
+            "seen": page.report["uncertainty"]["strategies"][name],
+            "gap": differences.get(name, {"delta": None}),
+            **{label: page.measure(name, label) for label in SHOWN},
+        }
+        for name in sorted(page.strategies, key=lambda name: name != report.strategy)
+    ]
+    columns = f"""strategy | R@10 = R@10 | R@10 difference = gap | RR = RR
+        | nDCG@10 = nDCG@10 | {part.target}@{part.k} = seen.observed.{part.target}
+        | scored = R@10.n_scored | attempted = R@10.n_attempted
+        | p95 ms = entry.latency_ms.p95 :1"""
+    record = report.primary.measure(SHOWN[0], report.evaluation.level)
+    caption = (
+        f"Strategies, {report.evaluation.level} level, {record.n_scored} of {record.n_attempted} "
+        f"questions, worth {worth(record.n_effective)}; 95 % intervals; * primary"
     )
-    return Sheet(title, ["strategy", *(f">{column}" for column in (*columns, target))], rows)
+    return Table.of("strategies", caption, columns, rows)
 
 
-def _strategies(report: Report) -> Parts:
-    table = _strategies_table(report, SHOWN[0], "R@10 difference", SHOWN[1])
-    yield dataclasses.replace(table, rows=table.rows[:_MAX_ROWS])
+def _strategies(report: Report, page: Page) -> Parts:
+    table = _strategies_table(report, page)
+    target = f"{report.uncertainty.target}@{report.uncertainty.k}"
+    shown = ("strategy", SHOWN[0], "R@10 difference", SHOWN[1], target)
+    yield table.select(*shown, rows=_MAX_ROWS)
     if (more := len(table.rows) - _MAX_ROWS) > 0:
         yield f"{more} more strategies: rag-eval show"
     clear = [
@@ -283,8 +169,8 @@ def _strategies(report: Report) -> Parts:
         yield from _failures(entry, report.evaluation.level)
 
 
-def _measures(report: Report) -> Parts:
-    yield _strategies_table(report, *SHOWN, "scored", "p95 ms")
+def _measures(report: Report, page: Page) -> Parts:
+    yield _strategies_table(report, page)
     for entry in report.strategies:
         yield from _failures(entry, report.evaluation.level)
         yield from (f"{quoted(entry.name)}: {quoted(note, 300)}" for note in entry.notes or ())
@@ -311,36 +197,24 @@ def name_family(rows: Iterable[ComparedPair]) -> str:
     return f"Holm over {sum(row.p_adjusted is not None for row in rows)} comparisons"
 
 
-def comparisons_table(rows: Iterable[ComparedPair], title: str) -> Sheet:
+def comparisons_table(rows: Iterable[ComparedPair], title: str) -> Table:
     """Show paired differences: interval, adjusted p, counts, smallest detectable difference."""
-    return Sheet(
-        title,
-        ["a - b", "measure", ">difference", ">p (Holm)", ">better/worse", ">detectable"],
-        [
-            [
-                quoted(f"{row.a} - {row.b}"),
-                row.measure,
-                interval(*row.triple, "+"),
-                "-" if row.p_adjusted is None else f"{row.p_adjusted:.4f}",
-                f"{row.n_better}/{row.n_worse}",
-                "-" if row.minimum_detectable is None else f"{row.minimum_detectable:.3f}",
-            ]
-            for row in rows
-        ],
-    )
+    columns = """strategy = a | against = b | measure | difference = . | p (Holm) = p_adjusted :4
+        | better = n_better | worse = n_worse | detectable = minimum_detectable"""
+    return Table.of("comparisons", title, columns, [Cursor(row.dump()) for row in rows])
 
 
-def _comparisons(report: Report) -> Parts:
+def _comparisons(report: Report, _: Page) -> Parts:
     if report.comparisons:
         pairs = [row for row in report.comparisons if report.strategy in {row.a, row.b}]
         title = (
-            f"Paired differences in {SHOWN[0]} (* {quoted(report.strategy)} against the others; "
-            f"all pairs are in the report); {name_family(report.comparisons)}"
+            f"Paired differences in {SHOWN[0]} of {quoted(report.strategy)} and the others; "
+            f"{name_family(report.comparisons)}"
         )
         yield comparisons_table([row for row in pairs if row.measure == SHOWN[0]], title)
 
 
-def _stability(report: Report) -> Parts:
+def _stability(report: Report, _: Page) -> Parts:
     entry = report.stability.strategies[report.strategy]
     flips, together = entry.hit_changes_with_wording["hit_at_10"], entry.convergent_and_hit
     if flips.n_scored:
@@ -362,34 +236,19 @@ def _stability(report: Report) -> Parts:
         yield f"all seeds gave identical rankings for {quoted(report.strategy)}"
 
 
-_ANSWER_ROWS: Final = {
-    "citation_precision": "citations",
-    "citation_recall": "gold spans",
-    "citation_match_rate": "due",
-    "citation_validity_rate": "citations",
-    "citation_support": "sentences",
-    **dict.fromkeys(("coverage", "groundedness", "abstention_rate"), "questions"),
-    **dict.fromkeys(("refused_answerable", "failure_rate"), "questions"),
-}
-"""Shown measures of answers, and the unit of the denominator of each measure."""
-
-
-def _answers(report: Report) -> Parts:
+def _answers(report: Report, page: Page) -> Parts:
     answers, citations = report.answers, report.citations
     if isinstance(answers, Absent) or isinstance(citations, Absent):
         return
-    records = {record.name: record for record in [*answers.measures, *citations.measures]}
-    rows = []
-    for name, unit in _ANSWER_ROWS.items():
-        if (record := records.get(name)) is None:
-            continue
-        over, questions = "", quoted(record.why.get("value", ""))
-        if record.value is not None:
-            over = f"{record.n_units} {unit}"
-            questions = f"{record.n_scored}/{record.n_attempted}"
-        rows.append([name, estimate(record), record.target or "", over, questions])
+    headings = ("measure", "value", "target", "scored", "attempted", "units")
     title = f"Answers ({', '.join(answers.modes)}; evidence from {quoted(answers.strategy)})"
-    yield Sheet(title, ["measure", ">value", "target", ">over", "questions"], rows)
+    yield dataclasses.replace(tables.answer_measures(page).select(*headings), caption=title)
+    records = [*answers.measures, *citations.measures]
+    yield from (
+        f"{record.name}: {quoted(record.why.get('value', ''), 200)}"
+        for record in records
+        if record.value is None and not record.name.startswith("failure_rate_")
+    )
     outcomes = {name.replace("_", " "): n for name, n in answers.outcomes.items()}
     yield f"{answers.n_questions} questions: {_list_counts(outcomes)}"
     if answers.codes:
@@ -428,20 +287,13 @@ def _models_and_findings(answers: AnswersPart) -> Iterator[str]:
         )
 
 
-def _ragas(report: Report) -> Parts:
+def _ragas(report: Report, page: Page) -> Parts:
     if report.ragas:
-        rows = [
-            [
-                *(one.name, estimate(one), f"{one.n_scored}/{one.n_attempted}"),
-                *(one.ours, interval(one.ours_value, None, None)),
-            ]
-            for one in report.ragas
-        ]
-        columns = ["ragas", ">value", ">scored", "our measure", ">ours"]
-        yield Sheet("Measures of ragas without a model, beside ours", columns, rows, unbroken=[0])
+        yield tables.ragas(page).select("measure", "ragas", "scored", "our measure", "ours")
         yield from (
-            f"{one.name}: {one.difference if one.value is not None else one.why['value']}"
-            for one in report.ragas
+            f"{figure.name}: "
+            f"{figure.difference if figure.value is not None else figure.why['value']}"
+            for figure in report.ragas
         )
 
 
@@ -455,7 +307,7 @@ def _count_poison(guard: Poisoning) -> str:
     )
 
 
-def _guard(report: Report) -> Parts:
+def _guard(report: Report, _: Page) -> Parts:
     guard = report.trust.poisoning
     milder = ", for a corpus about injection" if guard.about_injection else ""
     yield (
@@ -482,7 +334,7 @@ _ON_SCORES = frozenset({"identical_ids", "nothing_relevant"})
 """Codes of warnings on questions whose scores surprise a reader."""
 
 
-def _warnings(report: Report) -> Parts:
+def _warnings(report: Report, _: Page) -> Parts:
     warnings = [Problem(**one.dump()) for one in report.gold.warnings]
     yield from (str(one) for one in warnings if one.code == "left_out")
     yield from grouped(one for one in warnings if one.code in _ON_SCORES)
@@ -513,7 +365,7 @@ def _warnings(report: Report) -> Parts:
         yield from describe_refusal(name, entry, 400)
 
 
-def _trust(report: Report) -> Parts:
+def _trust(report: Report, _: Page) -> Parts:
     part, trusted = report.trust, report.trust.retrieved[report.strategy].avg_trust
     if trusted.value is None:
         yield f"source trust: {trusted.why['value']}"
@@ -540,7 +392,7 @@ def _trust(report: Report) -> Parts:
             )
 
 
-def _changes(report: Report) -> Parts:
+def _changes(report: Report, _: Page) -> Parts:
     if (previous := report.previous) is None:
         yield f"since the last run: {report.why.get('previous', 'unknown')}"
         return
@@ -556,49 +408,25 @@ def _changes(report: Report) -> Parts:
     yield line
 
 
-def _gates_table(gates: Sequence[GatePart]) -> Sheet:
-    """Show each gate with its status, its figure, its bound and its reason."""
-    from rich.text import Text
-
-    rows = list[list[str | Text]]()
-    for gate in gates:
-        evidence: Mapping[str, Any] = gate.evidence
-        value, low, high = (evidence.get(name) for name in ("value", "ci_low", "ci_high"))
-        figure = interval(value, low, high)
-        if "baseline_run" in evidence and "value" in evidence:
-            figure = f"diff. {interval(value, low, high, '+')}"
-            if "relative_drop" in evidence:  # Two lines fit a narrow terminal.
-                figure = f"drop {evidence['relative_drop']:.3f}\n{figure}"
-        rows.append(
-            [
-                quoted(gate.id + (" (required)" if gate.required else "")),
-                Text(gate.status.replace("_", " "), style=STATUS_STYLE[gate.status]),
-                figure,
-                quoted(str(evidence.get("accepted", ""))),
-                quoted(gate.reason_code),
-            ]
-        )
-    columns = ["gate", "status", ">found", "accepted", "reason"]
-    title = f"Gates: {count_gates((gate.required, gate.status) for gate in gates)}"
-    return Sheet(title, columns, rows, unbroken=[0])
+_GATE_COLUMNS: Final = ("gate", "status", "found", "accepted", "reason")
 
 
-def _gates(report: Report) -> Parts:
+def _gates(report: Report, page: Page) -> Parts:
     if report.gates:
-        yield _gates_table(report.gates)
+        title = f"Gates: {count_gates((gate.required, gate.status) for gate in report.gates)}"
+        yield dataclasses.replace(
+            tables.gates(page).select(*_GATE_COLUMNS, "required"), caption=title
+        )
 
 
-def _verdict(report: Report) -> Parts:
+def _verdict(report: Report, page: Page) -> Parts:
     """Show the verdict, the gates that failed, and those without enough evidence."""
-    from rich.text import Text
-
-    failed = [gate for gate in report.gates if gate.status == "fail"]
-    table = _gates_table(failed[:_MAX_GATES])
+    failed = [gate for gate in page.report["gates"] if gate["status"].value == "fail"]
     verdict = count_gates((gate.required, gate.status) for gate in report.gates)
     yield f"Gates: {verdict or 'none is configured'}"
     if failed:
-        rows = [[row[0], Text("not met", style="red"), *row[2:4]] for row in table.rows if row]
-        yield Sheet("", ["gate", "status", ">found", "accepted"], rows, unbroken=[0, 1])
+        table = tables.gates(page, failed).select(*_GATE_COLUMNS[:4], rows=_MAX_GATES)
+        yield dataclasses.replace(table, caption="")
     if (more := len(failed) - _MAX_GATES) > 0:
         yield f"{more} more gates are not met: rag-eval show"
     unknown = dict[str, list[str]]()
@@ -612,30 +440,29 @@ def _verdict(report: Report) -> Parts:
         yield _count_poison(guard)
 
 
-# ---- The questions to look at first.
-
-
-def _look_first(report: Report) -> Parts:
-    rows, questions = [], report.look_first or []
+def _look_first(report: Report, page: Page) -> Parts:
+    questions = report.look_first or []
     room = _MAX_QUESTION - max((len(question.query_id) for question in questions), default=0)
-    for question in questions:
+    rows = []
+    for question, place in zip(questions, page.report.get("look_first") or (), strict=True):
         counts = [
             "-" if count is None else f"{count.n_found}/{count.n_runs}"
             for count in (question.primary, question.other)
         ]
-        best = "" if question.other is None else quoted(f"{question.other.strategy} ")
-        stated = "-" if question.miss_rate is None else f"{question.miss_rate:.2f}"
+        other = "" if question.other is None else f"{question.other.strategy} "
         rows.append(
-            [
-                *(quoted(question.query_id, _MAX_ID), counts[0], f"{best}{counts[1]}"),
-                f"{stated} {question.status}",
-                snippet(question.text, max(room, _FOLDED)),
-            ]
+            {
+                "place": place,
+                "found": counts[0],
+                "other": f"{other}{counts[1]}",
+                "text": snippet(question.text, max(room, 12)),
+            }
         )
     if rows:
-        title = "Look at first: questions that the primary strategy misses (rag-eval explain ID)"
-        columns = ["id", ">found", "best other", "stated miss rate", "question"]
-        yield Sheet(title, columns, rows, unbroken=[0, 2, 3])
+        caption = "Look at first: questions that the primary strategy misses (rag-eval explain ID)"
+        columns = """id = place.query_id | found | best other = other
+            | miss rate = place.miss_rate :2 | status = place.status | question = text"""
+        yield Table.of("look-first", caption, columns, rows)
 
 
 # ---- Miss rates of a report: observed rates, predicted rates, and the reasons of their status.
@@ -652,29 +479,17 @@ def k_for(entry: StrategyCalibration) -> str:
     return f"{rule.k:,}" if rule.k is not None else f"> {rule.depth:,}"
 
 
-def _miss_rates(report: Report) -> Parts:
+def _miss_rates(report: Report, page: Page) -> Parts:
     part, calibration, primary = report.uncertainty, report.calibration, report.strategy
-    rows = []
-    for name, seen in part.strategies.items():
-        entry = calibration.strategies[name]
-        observed, validation = seen.observed[part.target], entry.validation
-        rows.append(
-            [
-                quoted(name + (" *" if name == primary else "")),
-                estimate(observed),
-                f"{observed.n_scored}/{observed.n_attempted}",
-                f"{estimate(seen.stated if isinstance(seen.stated, Figure) else None)}",
-                seen.status,
-                estimate(None if validation is None else validation.skill),
-                k_for(entry),
-            ]
-        )
+    target = f"{part.target}@{part.k}"
     title = (
         f"Miss rates, {part.level} level (95 % intervals; "
         "skill: of predictions for groups that were not fitted)"
     )
-    columns = ["strategy", f">{part.target}@{part.k}", ">judged", ">stated", "status", ">skill"]
-    yield Sheet(title, [*columns, f">K for {LEVEL:.0%}"], rows, unbroken=[0, 4])
+    headings = ("strategy", f"observed {target}", "questions", "stated", "status", "skill")
+    yield dataclasses.replace(tables.miss_rates(page).select(*headings), caption=title)
+    k_of = {name: k_for(entry) for name, entry in calibration.strategies.items()}
+    yield f"K for {LEVEL:.0%}: {', '.join(f'{quoted(name)} {k}' for name, k in k_of.items())}"
     seen, entry, name = part.strategies[primary], calibration.strategies[primary], quoted(primary)
     reason = f" ({quoted(seen.reason, 200)})" if seen.reason else ""
     yield (
@@ -703,7 +518,15 @@ def _miss_rates(report: Report) -> Parts:
             f"the miss rate, {estimate(answers.calibrated_confidence)} calibrated"
         )
     if part.iterative:
-        yield _rounds(part.iterative)
+        headings = (
+            "strategy",
+            "expansion",
+            "recall after - before",
+            "recovered",
+            "lost",
+            "expanded",
+        )
+        yield tables.iterative(page).select(*headings, "extra queries", "effective", "verdict")
 
 
 def describe_promotion(entry: StrategyCalibration) -> str:
@@ -722,32 +545,6 @@ def describe_refusal(name: str, entry: StrategyCalibration, limit: int) -> Itera
     """Say why a strategy is not calibrated."""
     if entry.refused:
         yield f"{quoted(name)} is not calibrated: {quoted(entry.refused, limit)}"
-
-
-def _describe_account(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row["strategy"],
-        f"{row['triggered']:,}/{row['questions']:,}",
-        f"{row['recovered']:,}",
-        f"{row['lost']:,}",
-        f"{row['extra_queries']:,}, {row['extra_seconds']:.1f} s",
-        interval(row["delta"], row["ci_low"], row["ci_high"], "+"),
-        worth(row["n_effective"]),
-        row["verdict"],
-    ]
-
-
-def _rounds(iterative: Mapping[str, IterativeAccount]) -> Sheet:
-    """Show what the rounds of iterative strategies recovered, lost and cost."""
-    rows = [
-        [quoted(f"{name} over {rounds.base}"), *_describe_account(row)]
-        for name, rounds in iterative.items()
-        for row in rounds.accounts
-    ]
-    columns = ["strategy", "expansion", ">expanded", ">recovered", ">lost", ">extra queries"]
-    columns += [">recall after - before", ">worth", "verdict"]
-    title = "Iterative retrieval: misses recovered and hits lost, of the expanded wordings"
-    return Sheet(title, columns, rows, unbroken=[1])
 
 
 # ---- A whole report.
@@ -777,8 +574,9 @@ _APART: Final = {
 
 def show_report(console: "Console", report: Report, *, short: bool = False) -> None:
     """Print all sections of a report, or one screen of them."""
+    page = Page(Cursor(report.dump()))
     for section in _SHORT if short else _FULL:
-        if parts := list(section(report)):
+        if parts := list(section(report, page)):
             if section in _APART:
                 console.print()
             print_parts(console, parts, wrap=short)

@@ -15,7 +15,7 @@ from rag_eval.core.rows import Fault, parse_object
 from rag_eval.gates.gate_report import GatePart, count_gates
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.report import SCHEMA_VERSION, Report, first_fault
-from rag_eval.reporting.terminal import STATUS_STYLE, Sheet, print_parts
+from rag_eval.reporting.tables import Table, code, print_parts
 from rag_eval.storage.artifacts import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -193,30 +193,17 @@ def _junit_xml(verdict: VerdictRows) -> bytes:
 # ---- The verdict as GitHub-flavoured Markdown, for a job summary or a comment.
 
 MARKDOWN_FILE = "gate-verdict.md"
-_HEADINGS = ("gate", "severity", "required", "status", "reason", "evidence")
-_SIGNS = {
-    "pass": "✅ pass",
-    "failure": "❌ fails the run",
-    "warning": "⚠️ advisory",
-    "note": "➖ not judged",
-}
-
 MAX_LINES = 200
 """Rows of the table; more could exceed the megabyte that a job summary holds."""
 
-_ACTIVE = re.compile(r"[|`\r\n]|\\(?=$)|<(?=[A-Za-z/!?])|@(?=\w)")
 
-
-def code(text: str) -> str:
-    r"""Write a text of the report as a code span, and escape every character that could end it.
-
-    Examples
-    --------
-    >>> print(code("a|b`c <b>@team"))
-    `a\u007cb\u0060c \u003cb>\u0040team`
-    """
-    escaped = _ACTIVE.sub(lambda match: f"\\u{ord(match.group()):04x}", text).strip()
-    return f"`{escaped or '-'}`"
+def _table(verdict: VerdictRows) -> Table:
+    rows = [
+        vars(row) | {"required": "yes" if row.required else "no", "reason": row.reason_code}
+        for row in verdict.rows
+    ]
+    columns = "gate = id | severity | required | status | reason | evidence"
+    return Table.of("gates", "", columns, rows)
 
 
 def _markdown(verdict: VerdictRows) -> str:
@@ -230,13 +217,9 @@ def _markdown(verdict: VerdictRows) -> str:
         ),
         "",
     ]
-    if verdict.rows:
-        lines += [f"| {' | '.join(_HEADINGS)} |", "|---" * len(_HEADINGS) + "|"]
-    for row in verdict.rows[:MAX_LINES]:
-        status = _SIGNS[row.outcome] + ("" if row.outcome == "pass" else f": {code(row.status)}")
-        required = "yes" if row.required else "no"
-        cells = [code(row.id), code(row.severity), required, status, code(row.reason_code)]
-        lines.append(f"| {' | '.join([*cells, code(row.evidence)])} |")
+    table = _table(verdict)
+    if table:
+        lines.append(dataclasses.replace(table, rows=table.rows[:MAX_LINES]).markdown())
     if len(verdict.rows) > MAX_LINES:
         lines += ["", f"{len(verdict.rows) - MAX_LINES} more gates are not shown."]
     return "\n".join(lines).rstrip() + "\n"
@@ -301,23 +284,7 @@ def whole_report(report: Mapping[str, Any], path: Path) -> Report:
 
 def show_verdict(console: "Console", verdict: VerdictRows) -> None:
     """Print a table of the gates, and the verdict in one sentence."""
-    from rich.text import Text
-
-    rows = [
-        [
-            row.id,
-            row.severity,
-            "yes" if row.required else "no",
-            Text(
-                row.status.replace("_", " "),
-                "yellow" if row.outcome in {"warning", "note"} else STATUS_STYLE[row.status],
-            ),
-            row.reason_code,
-            row.evidence,
-        ]
-        for row in verdict.rows
-    ]
     console.print(f"{verdict.gold_set}: run {verdict.run_id} of {verdict.timestamp}", markup=False)
-    if rows:
-        print_parts(console, [Sheet("", _HEADINGS, rows)])
+    if table := _table(verdict):
+        print_parts(console, [table])
     console.print(verdict.headline, markup=False)

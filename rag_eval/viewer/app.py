@@ -44,7 +44,7 @@ from rag_eval.core.types import (
 )
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids, run_name
-from rag_eval.reporting.html.elements import visible
+from rag_eval.reporting.tables import visible
 from rag_eval.storage.home import Home, open_home
 from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.outcomes import OutcomeStore, new_outcome, of_frame

@@ -9,7 +9,7 @@ import hostile_project
 import pytest
 from harm import harm, overflow, plain
 
-from rag_eval.reporting.html.elements import visible
+from rag_eval.reporting.tables import visible
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

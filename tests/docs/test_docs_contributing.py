@@ -11,8 +11,9 @@ from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import Node, Runner, check_graph
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.pipeline.versions import shared_versions
-from rag_eval.reporting.html.elements import Cursor, environment
+from rag_eval.reporting.html.elements import environment
 from rag_eval.reporting.html.panel import Page
+from rag_eval.reporting.tables import Cursor
 
 
 @pytest.fixture(scope="module")

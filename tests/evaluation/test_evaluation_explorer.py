@@ -33,7 +33,7 @@ from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.reporting.html.elements import visible
+from rag_eval.reporting.tables import visible
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
 SEEDS = CONFIG.replace("seeds: [13]", "seeds: [13, 29]").replace(

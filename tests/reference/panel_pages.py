@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from rag_eval.reporting.html.elements import Cursor
 from rag_eval.reporting.html.page import _render_panel
 from rag_eval.reporting.html.panel import Page
+from rag_eval.reporting.tables import Cursor
 
 HOSTILE = (
     *("<script>alert(1)</script>", "$x$ & \\frac{1}{2}", "</svg><img src=x onerror=y>"),

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from rag_eval.reporting.html.drawing import Chart, round_ticks
-from rag_eval.reporting.html.elements import Cursor
+from rag_eval.reporting.tables import Cursor
 
 
 def parse(text):

@@ -15,9 +15,9 @@ from rag_eval.measures import groundedness, overlap, paired, stability
 from rag_eval.measures import groundedness as windows
 from rag_eval.pipeline.scores import ALWAYS_K
 from rag_eval.pipeline.uncertain import MIN_MISSED
-from rag_eval.reporting.html.elements import Cursor
-from rag_eval.reporting.html.panel import Page, panel_words
+from rag_eval.reporting.html.panel import Page
 from rag_eval.reporting.html.panels.run import command
+from rag_eval.reporting.tables import Cursor, panel_words
 from rag_eval.uncertainty import conformal as conformal_splits
 from rag_eval.uncertainty import validation as ece
 

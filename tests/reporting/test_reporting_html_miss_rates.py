@@ -7,6 +7,7 @@ from panel_pages import rendered, rows, titles
 from rich.console import Console
 
 from rag_eval.reporting.report import Report
+from rag_eval.reporting.tables import panel_words
 from rag_eval.reporting.terminal import show_report
 
 UNFITTED = {
@@ -45,7 +46,7 @@ def test_everything_that_was_calibrated_stands_there(report):
     panel, html = rendered("miss-rates", report)
     assert [row["strategy"] for row in rows(panel, "miss-rates")] == ["bm25", "vector", "rounds"]
     found, about = rows(panel, "miss-rate-quality"), report["calibration"]["strategies"]
-    assert [(row["strategy"], row["predictor"]) for row in found][:2] == [
+    assert [(row["strategy"], row["predicted_by"]) for row in found][:2] == [
         ("bm25", "calibrated"),
         ("bm25", "heuristic_v0"),
     ]
@@ -70,17 +71,14 @@ def test_rounds_show_help_harm_and_cost(report):
     account |= {"delta": 0.012, "ci_low": 0.001, "ci_high": 0.023}
     panel, _ = rendered("miss-rates", report)
     row = rows(panel, "iterative")[0]
-    counts = ("triggered", "questions", "recovered", "lost", "extra", "seconds")
+    counts = ("expanded", "of", "recovered", "lost", "extra_queries", "extra_seconds")
     assert [float(row[name]) for name in counts] == [310, 1120, 17, 4, 655, 12.34]
-    assert [float(row[name]) for name in ("delta", "delta_low", "delta_high")] == [
-        0.012,
-        0.001,
-        0.023,
-    ]
+    ends = [f"recall_after_before{end}" for end in ("", "_low", "_high")]
+    assert [float(row[name]) for name in ends] == [0.012, 0.001, 0.023]
     console = Console(width=160, file=io.StringIO())
     show_report(console, Report.model_validate(report))
-    line = next(line for line in console.file.getvalue().splitlines() if "310/1,120" in line)
-    for words in ("rounds over bm25", "17", "4", "655, 12.3 s", "+0.012 [+0.00, +0.02]"):
+    line = next(line for line in console.file.getvalue().splitlines() if "+0.012 [" in line)
+    for words in ("rounds", "310", "17", "4", "655", "+0.012 [+0.00, +0.02]"):
         assert words in line
 
 
@@ -92,11 +90,14 @@ def test_a_status_says_what_the_next_one_needs(report):
         if not one["met"]
     ]
     assert unmet
-    assert rows(panel, "miss-rate-status")[0]["missing"].startswith(
-        f"{unmet[0]['status']} needs {unmet[0]['name']}: {unmet[0]['needed']}, found "
-        f"{unmet[0]['found']}"
-    )
-    assert "needs independent groups with outcomes" in html
+    assert rows(panel, "miss-rate-status")[0] == {
+        "strategy": "bm25",
+        "needed_for": unmet[0]["status"],
+        "condition": panel_words()["conditions"][unmet[0]["name"]],
+        "needed": unmet[0]["needed"],
+        "found": unmet[0]["found"],
+    }
+    assert "independent groups with outcomes" in html
 
 
 def test_only_the_limit_says_whether_an_error_is_one(report):
@@ -128,23 +129,10 @@ def test_nothing_is_shown_that_is_not_known(report, status):
     assert rows(panel, "miss-rates")[0]["stated"] == ""
 
 
-def test_promotions_and_refusals(report):
+def test_a_refusal_is_named(report):
     entry = report["calibration"]["strategies"]["bm25"]
-    entry["promotion"] = {
-        "old_status": "provisional",
-        "new_status": "stale",
-        "at": "2026-01-02T03:04:05+00:00",
-    }
     entry["refused"] = "gold comes only from this strategy <b>"
-    panel, html = rendered("miss-rates", report)
-    assert rows(panel, "miss-rate-promotions")[:1] == [
-        {
-            "strategy": "bm25",
-            "before": "provisional",
-            "now": "stale",
-            "at": "2026-01-02T03:04:05+00:00",
-        }
-    ]
+    _, html = rendered("miss-rates", report)
     assert "gold comes only from this strategy &lt;b&gt;" in html
 
 

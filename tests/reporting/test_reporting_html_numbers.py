@@ -9,8 +9,9 @@ import pytest
 from panel_pages import unfolded_words
 
 from rag_eval.reporting.html import page as pages
-from rag_eval.reporting.html.elements import Cursor, absent, format_number, interval, number
+from rag_eval.reporting.html.elements import absent, interval, number
 from rag_eval.reporting.html.page import build
+from rag_eval.reporting.tables import Cursor, format_number
 
 FREE = set(
     "h2 h3 button summary code caption figcaption thead abbr style script title desc pre dt nav "

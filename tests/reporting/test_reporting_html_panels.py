@@ -12,7 +12,7 @@ from rag_eval.core import config as records
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
 from rag_eval.gates.gate_report import ChangeCode
 from rag_eval.pipeline.metrics_report import _trust_factors
-from rag_eval.reporting.html.panel import panel_words
+from rag_eval.reporting.tables import column_key, panel_words
 
 NO_ANSWERS = {"value": None, "reason": "the gold set configures no answers"}
 NO_LATENCY = {"n": 0, "p50": None, "p95": 0.0, "p99": None, "measured_at": None}
@@ -204,8 +204,8 @@ def test_every_code_outcome_state_and_check_has_its_words():
 def test_confidences_usage_and_faithfulness(made):
     panel, markup = rendered("citations", made)
     found = by(panel, "answer-confidence", "confidence")
-    assert pick(found["right when missed"], "value", "value_low", "n") == ("0.2", "0.1", "33")
-    assert found["calibrated"]["value"] == ""
+    assert pick(found["right when missed"], "mean", "mean_low", "mean_n") == ("0.2", "0.1", "33")
+    assert found["calibrated"]["mean"] == ""
     usage = by(panel, "answer-usage", "what")
     assert usage["cost of a thousand questions without the cache"]["value"] == "1.7045"
     assert "judge-2" in markup
@@ -226,15 +226,15 @@ def test_trust_tables(made):
         "trust": "0.62",
         "trust_low": "0.4",
         "trust_high": "0.6",
-        "n": "20",
+        "scored": "20",
         "effective": "17",
         "retrieved": "440",
         "blocked": "4",
         "warned": "7",
     }
-    assert rows(panel, "trust-filter")[1]["delta"] == "-0.02"
+    assert rows(panel, "trust-filter")[1]["difference"] == "-0.02"
     assert rows(panel, "blocked-retrieved")[0]["rank"] == "3"
-    assert [row["code"] for row in rows(panel, "trust-reasons")] == [
+    assert [row["reason_code"] for row in rows(panel, "trust-reasons")] == [
         "topic_shift.inside_document",
         "pattern.reply.your_reply",
     ]  # the most frequent reason first
@@ -251,9 +251,11 @@ def test_trust_tables(made):
 def test_every_slice_has_its_figures(made):
     panel, markup = rendered("slices", made)
     found = by(panel, "slices", "slice")
-    io = pick(found["io"], "kind", "questions", "groups", "value", "value_low", "scored", "miss")
+    label = column_key(made["slices"]["measure"])
+    keys = ("by", "questions", "groups", label, f"{label}_low", "scored", "missed")
+    io = pick(found["io"], *keys)
     assert io == ("tag", "10", "7", "0.4", "0.2", "8", "0.4")
-    assert pick(found["unanswerable"], "value", "abstained") == ("", "0.3")
+    assert pick(found["unanswerable"], label, "abstained") == ("", "0.3")
     assert len(rows(panel, "slices-strategies")) == 15
     assert "some slices differ by chance" in markup
 
@@ -264,7 +266,7 @@ def test_every_slice_has_its_figures(made):
 def test_differences_from_the_previous_run(made):
     panel, markup = rendered("history", made)
     assert markup.count('<svg class="plot"') == 1
-    assert rows(panel, "previous-differences")[0]["delta"] == "0.02"
+    assert rows(panel, "previous-differences")[0]["difference"] == "0.02"
     assert '<span class="chip pass">comparable</span>' in markup
 
 
@@ -307,15 +309,15 @@ def test_latency_cost_and_approximate_search(made):
     first, second, _ = rows(panel, "latency-cost")
     assert first == {
         "strategy": "bm25",
-        "n": "60",
-        "cost_per_1k": "0.0",
-        "run": "reused",
+        "calls": "60",
+        "cost_of_a_thousand": "0.0",
+        "retrieved": "reused",
         "p50_ms": "1.25",
         "p95_ms": "3.75",
         "p99_ms": "6.25",
         "measured_at": "2026-01-02T03:04:05Z",
     }
-    assert pick(second, "cost_per_1k", "run") == ("0.0125", "new")
+    assert pick(second, "cost_of_a_thousand", "retrieved") == ("0.0125", "new")
     assert [row["value"] for row in rows(panel, "approximate-search")] == ["0.97", "0.97"]
     places = {place for _, place in figures(markup)}
     assert {"/cacheHitRate", "/embeddings/needed", "/answers/usage/cost_per_1k"} < places
@@ -331,9 +333,11 @@ def test_stability_holds_what_was_measured(report):
     assert found["strategy"] == "bm25"
     assert float(found["r_at_10_worst"]) == about["recall_at_10_by_wording"]["worst"]["value"]
     assert float(rows(panel, "delta-s")[0]["delta_s_low"]) == about["delta_s"]["ci_low"]
-    convergent = rows(panel, "lambda-states")[0]["convergent_n"]
+    convergent = rows(panel, "lambda-states")[0]["n_convergent"]
     assert int(convergent) == about["lambda"]["convergent"]["n"]
-    assert [row["one"] for row in rows(panel, "flips") if row["strategy"] == "bm25"] == ["original"]
+    assert [row["wording"] for row in rows(panel, "flips") if row["strategy"] == "bm25"] == [
+        "original"
+    ]
     assert "Flips between wordings, bm25" in titles(html)
     assert about["reasons"]
     assert all(one["cause"] in html.replace("&#39;", "'") for one in about["reasons"].values())
@@ -344,7 +348,7 @@ def test_stability_says_whether_a_seed_matters(report):
     entries["bm25"]["seeds_change_nothing"], entries["vector"]["seeds_change_nothing"] = True, False
     entries["rounds"] |= {"seeds_change_nothing": None, "seeds_change_nothing_reason": reason}
     panel, html = rendered("stability", report)
-    seeds = [row["seeds"] for row in rows(panel, "stability-wordings")]
+    seeds = [row["another_seed"] for row in rows(panel, "stability-wordings")]
     assert seeds == ["same lists", "other lists", ""]
     assert reason in html
 
@@ -474,7 +478,7 @@ def test_a_drop_stands_beside_the_drop_that_is_accepted(report):
     report["gates"] = [{**GATE, "evidence": REGRESSION}]
     panel, markup = rendered("verdict", report)
     (row,) = rows(panel, "gates")
-    found = pick(row, "found", "found_low", "found_high", "drop", "accepted")
+    found = pick(row, "found", "found_low", "found_high", "relative_drop", "accepted")
     assert found == ("-0.019", "-0.045", "0.004", "0.0442", "relative drop < 0.05")
     assert "+0.004" in markup
     places = ("baseline_run", "different/0")

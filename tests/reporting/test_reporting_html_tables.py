@@ -8,21 +8,19 @@ from html import unescape
 import pandas as pd
 import pytest
 from cli_project import CONFIG, jsonl
+from rich.console import Console
 
-from rag_eval.reporting.html.elements import Column, Cursor, Table, number_cell, words_cell
+from rag_eval.reporting.html.elements import table as markup_of
 from rag_eval.reporting.metrics_report import csv_text
+from rag_eval.reporting.tables import Cursor, Table
 
 SIGNS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
 
 
 def table(*names):
-    return Table(
-        "t",
-        "caption",
-        [Column("name", "name", figures=False), Column("other", "other", figures=False)],
-        [[words_cell(name), words_cell("x")] for name in names],
-    )
+    rows = [{"name": name, "other": "x"} for name in names]
+    return Table.of("t", "caption", "name | other", rows)
 
 
 def read_back(frame):
@@ -82,15 +80,11 @@ def test_latex_holds_every_cell_escaped():
     assert "\\input" not in text
 
 
-def dashes(*reasons, means=""):
-    """Return a table with one row for each reason; every figure is a dash."""
-    report = Cursor({str(at): {"x": None, "x_reason": reason} for at, reason in enumerate(reasons)})
-    return Table(
-        "t",
-        "caption",
-        [Column("name", "name", figures=False), Column("x", "<x>", means)],
-        [[words_cell("row"), number_cell(report[str(at)]["x"])] for at in range(len(reasons))],
-    )
+def dashes(*reasons, heading="<x>"):
+    """Return a table as HTML with one row for each reason; every figure is a dash."""
+    report = Cursor([{"x": None, "x_reason": reason} for reason in reasons])
+    rows = [{"name": "row", "row": row} for row in report]
+    return str(markup_of(Table.of("t", "caption", f"name | {heading} = row.x", rows)))
 
 
 def visible_text(markup):
@@ -99,9 +93,9 @@ def visible_text(markup):
 
 
 def test_a_dash_says_why_without_being_pointed_at():
-    seen = visible_text(str(dashes("no <gold>", "no <gold>").html()))
+    seen = visible_text(dashes("no <gold>", "no <gold>"))
     assert seen.count("no <gold>") == 1
-    markup = str(dashes("no gold", "off", "no gold").html())
+    markup = dashes("no gold", "off", "no gold")
     assert re.findall(r'<sup aria-hidden="true">(\w)</sup>', markup) == ["a", "b", "a"]
     assert re.search(r"a\s+no gold", visible_text(markup))
     assert re.search(r"b\s+off", visible_text(markup))
@@ -109,16 +103,41 @@ def test_a_dash_says_why_without_being_pointed_at():
 
 def test_many_reasons_are_folded_and_all_there():
     reasons = [f"reason {'x' * at}" for at in range(40)]
-    markup = str(dashes(*reasons).html())
+    markup = dashes(*reasons)
     assert '<details class="why prose"><summary>' in markup
-    assert " open><summary>" not in str(dashes("few", "reasons").html())
+    assert " open><summary>" not in dashes("few", "reasons")
     assert all(f"{reason} " in visible_text(markup) for reason in reasons)
     marks = re.findall(r'<sup aria-hidden="true">(\w+)</sup>', markup)
     assert len(set(marks)) == 40
 
 
 def test_what_a_column_means_can_be_read_without_pointing():
-    markup = str(dashes("off", means="share of <questions>").html())
-    assert "share of <questions>" in visible_text(markup)
+    markup = dashes("off", heading="effective")
+    assert "independent questions that the scored ones are worth" in visible_text(markup)
     assert re.search(r'<details class="means[^>]*><summary>', markup)
-    assert "<details" not in str(table("x").html())
+    assert "<details" not in str(markup_of(table("x")))
+    assert str(markup_of(table())) == ""
+
+
+def test_one_table_in_every_form():
+    report = Cursor({"a": {"value": 0.5, "ci_low": 0.25, "ci_high": 0.75, "n": 4}, "d": {}})
+    difference = Cursor({"delta": -0.5, "ci_low": -0.75, "ci_high": -0.25})
+    rows = [{"name": "a|b", "x": report["a"], "y": difference, "n": report["a"]["n"]}]
+    made = Table.of("t", "caption", "name | value = x | change = y | n | pass = n :2%", rows)
+    head, _, line = made.markdown().splitlines()
+    assert head == "| name | value | change | n | pass |"
+    assert line == (
+        r"| `a\u007cb` | `0.500 [0.25, 0.75]` | `-0.500 [-0.75, -0.25]` | `4` | `400 %` |"
+    )
+    assert made.csv().splitlines() == [
+        "name,value,value_low,value_high,change,change_low,change_high,n,pass",
+        "a|b,0.5,0.25,0.75,-0.5,-0.75,-0.25,4,4",
+    ]
+    assert r"0.500 [0.25, 0.75] & -0.500 [-0.75, -0.25] & 4" in made.tex()
+    console = Console(file=io.StringIO(), width=80, no_color=True)
+    console.print(made)
+    assert "a|b   0.500 [0.25, 0.75]  -0.500 [-0.75, -0.25]" in console.file.getvalue()
+    narrow = Console(file=io.StringIO(), width=50, no_color=True)
+    narrow.print(made)
+    assert "[-0.75, -0.25]" in narrow.file.getvalue()  # whole, on a second line
+    assert 'data-at="/a/value">0.500</data>' in str(markup_of(made))

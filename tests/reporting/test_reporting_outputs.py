@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 from rag_eval.core.records import ComparedPair
-from rag_eval.reporting.html.elements import _check_output, web_address
+from rag_eval.reporting.html.elements import _check_output
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _tags, strategy_metrics
 from rag_eval.reporting.report import Report
-from rag_eval.reporting.terminal import Places, comparisons_table, interval, show_outcome, summarize
+from rag_eval.reporting.tables import interval, web_address
+from rag_eval.reporting.terminal import Places, comparisons_table, show_outcome, summarize
 
 VOLATILE = set(
     "cacheHitRate code content_hash embeddings history previous reused run_id timestamp "
@@ -54,7 +55,7 @@ def test_a_difference_is_shown_with_ordered_bounds():
     console.print(comparisons_table([row], "differences"))
     shown = console.file.getvalue()
     assert "-0.100 [-0.20, +0.05]" in shown
-    assert "1/4" in shown
+    assert "0.150" in shown
 
 
 LINES, COLUMNS = 45, 100
@@ -106,7 +107,7 @@ def test_a_run_prints_one_screen_with_the_verdict_and_the_worst_questions(report
         "7 more gates",
         "refused",
         "vector 8/8",
-        "0.25 prior",
+        "0.25",
         "reports/tiny/index.html",
         "/#/experiments/1/runs?",
     ):

@@ -13,7 +13,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.elements import Cursor, bounds, visible
+from rag_eval.reporting.tables import Cursor, bounds, visible
 
 SERIES: Final = tuple(f"var(--s{number})" for number in range(1, 9))
 FOREGROUND, MUTED, LINE, PANEL, GOOD, BAD, WARN = (

@@ -13,10 +13,11 @@ from markupsafe import Markup
 
 from rag_eval.core.records import FEW_EFFECTIVE, HARDLY_SUPPORTED
 from rag_eval.reporting.html.drawing import bars
-from rag_eval.reporting.html.elements import Cursor, Table, environment
+from rag_eval.reporting.html.elements import environment
 from rag_eval.reporting.html.panel import Page, Panel, lost_steps
 from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, trust
 from rag_eval.reporting.report import Report
+from rag_eval.reporting.tables import Cursor, Table
 
 
 def _explorer(page: Page) -> Panel:

@@ -1,10 +1,11 @@
 """Panel of calibrated miss rates: observed and predicted rates, and their status."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
+from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.html.drawing import (
     BAD,
     DASHED,
@@ -19,19 +20,9 @@ from rag_eval.reporting.html.drawing import (
     value_of,
 )
 from rag_eval.reporting.html.drawing import colour as series_colour
-from rag_eval.reporting.html.elements import (
-    Cell,
-    Cursor,
-    Table,
-    interval,
-    number,
-    one_line,
-    text,
-    visible,
-)
-from rag_eval.reporting.html.panel import Page, Panel, panel_words
-
-Entries = Sequence[tuple[str, Cursor]]
+from rag_eval.reporting.html.elements import interval, number
+from rag_eval.reporting.html.panel import Page, Panel
+from rag_eval.reporting.tables import Cursor
 
 # ---- Pictures: they draw figures of the report and compute nothing
 
@@ -168,121 +159,6 @@ def _by_score(page: Page, name: str) -> Markup:
     )
 
 
-# ---- Tables of single strategies: status, rates, quality, conformal K.
-
-
-def _unmet_cell(conditions: Sequence[Cursor]) -> Cell:
-    """Make a cell of the unmet conditions of a higher status, one in each line."""
-    if not conditions:
-        return Cell(Markup('<span class="muted">nothing</span>'), "", {"": ""})
-    names = panel_words()["conditions"]
-    lines = Markup().join(
-        Markup("<li>{} needs {}: {}, found {}</li>").format(
-            text(condition["status"]),
-            visible(names.get(condition["name"].value, condition["name"].value)),
-            text(condition["needed"]),
-            text(condition["found"]),
-        )
-        for condition in conditions
-    )
-    words = "; ".join(
-        "{} needs {}: {}, found {}".format(
-            *(condition[key].value for key in ("status", "name", "needed", "found"))
-        )
-        for condition in conditions
-    )
-    html = Markup('<ul class="unmet">{}</ul>').format(lines)
-    return Cell(html, visible(words), {"": one_line(words)})
-
-
-def _status(page: Page, entries: Entries) -> Table:
-    rows = []
-    for name, entry in entries:
-        unmet = [
-            condition for condition in entry["standing"]["conditions"] if not condition["met"].value
-        ]
-        if unmet:  # Show the conditions of the next higher status, and those of stale.
-            wanted = {unmet[0]["status"].value, "stale"}
-            unmet = [condition for condition in unmet if condition["status"].value in wanted]
-        seen = page.report["uncertainty"]["strategies"][name]
-        rows.append({"strategy": name, "seen": seen, "entry": entry, "missing": _unmet_cell(unmet)})
-    return page.table("miss-rate-status", rows)
-
-
-def _rates(page: Page) -> Table:
-    about = page.report["uncertainty"]
-    k, target = str(about["k"].value), str(about["target"].value)
-    meaning = f"share of questions with gold missing from the first {k}"
-    if target == "miss_any":
-        meaning = (
-            f"share of questions without any gold in the first {k}; "
-            "every wording and seed counts within its question"
-        )
-    rows = [
-        {"strategy": name, "seen": entry, "observed": entry["observed"][target]}
-        for name, entry in page.by_strategy("uncertainty", "strategies")
-    ]
-    return page.table("miss-rates", rows, k=k, target=target, meaning=meaning)
-
-
-def _quality(page: Page, entries: Entries) -> Table | None:
-    rows = [
-        {"strategy": name, "predictor": words, "about": entry[key]}
-        for name, entry in entries
-        for key, words in (("validation", "calibrated"), ("heuristic_v0", "heuristic_v0"))
-        if entry[key].value is not None
-    ]
-    return page.optional_table("miss-rate-quality", rows)
-
-
-def _conformal(page: Page, entries: Entries) -> Table | None:
-    rules = ((name, rule) for name, entry in entries for rule in entry["conformal"])
-    return page.optional_table("conformal-k", ({"strategy": n, "rule": rule} for n, rule in rules))
-
-
-# ---- Tables of strategies together, and of what is watched over time.
-
-
-def _compared(page: Page, comparison: Cursor) -> Table:
-    entries = list(comparison["strategies"])
-    columns = [
-        {"key": key, "heading": words, "as": "estimate", "at": f"row.{key}"}
-        for key, words in panel_words()["miss_measures"].items()
-        if any(value_of(entry, key, "value") is not None for entry in entries)
-    ]
-    rows = [{"row": entry} for entry in entries]
-    return page.table("miss-rates-compared", rows, inserts={"figures": columns})
-
-
-def _iterative(page: Page) -> Table | None:
-    rows = [
-        {"strategy": name, "about": about, "row": row}
-        for name, about in page.report["uncertainty"]["iterative"].items()
-        for row in about["accounts"]
-    ]
-    return page.optional_table("iterative", rows)
-
-
-def _tables(page: Page, entries: Entries, comparison: Cursor | None) -> dict[str, Table | None]:
-    promoted = [
-        {"strategy": name, "entry": entry}
-        for name, entry in entries
-        if entry["promotion"].value is not None
-    ]
-    tables: dict[str, Table | None] = {
-        "status": _status(page, entries),
-        "rates": _rates(page),
-        "quality": _quality(page, entries),
-        "conformal": _conformal(page, entries),
-        "compared": None,
-        "promotions": page.optional_table("miss-rate-promotions", promoted),
-        "iterative": _iterative(page),
-    }
-    if comparison is not None:
-        tables["compared"] = _compared(page, comparison)
-    return tables
-
-
 def panel(page: Page) -> Panel:
     """Make the panel of calibrated miss rates."""
     uncertainty, calibration = page.report["uncertainty"], page.report["calibration"]
@@ -314,5 +190,12 @@ def panel(page: Page) -> Panel:
         "without_k": [page.swatch(name) for name, entry in entries if not entry["conformal"].value],
         "accounts": uncertainty["iterative"].items(),
     }
-    tables = _tables(page, entries, comparison)
-    return Panel("Miss rates", "miss_rates.html", context, tables)
+    shown = {
+        "rates": tables.miss_rates(page),
+        "status": tables.unmet_conditions(page),
+        "quality": tables.miss_rate_quality(page),
+        "conformal": tables.conformal(page),
+        "compared": tables.compared_misses(page),
+        "iterative": tables.iterative(page),
+    }
+    return Panel("Miss rates", "miss_rates.html", context, shown)

@@ -5,27 +5,19 @@ from typing import Final
 
 from markupsafe import Markup
 
+from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.html.drawing import Chart, Row, ends_of, forest, label, plots, value_of
-from rag_eval.reporting.html.elements import Cursor
 from rag_eval.reporting.html.panel import Page, Panel
+from rag_eval.reporting.tables import Cursor, column_key
 
 # ---- Denominators: what the figures of every other panel are shares of.
 
 
 def denominators(page: Page) -> Panel:
     """Make the panel of denominators."""
-    rows = [
-        {
-            "strategy": name,
-            "entry": page.strategy(name),
-            "record": page.measure(name, "R@10"),
-            "judged": page.measure(name, "Judged@10"),
-        }
-        for name in page.strategies
-    ]
     context = {"gold": page.report["gold"], "index": page.report["index"]}
-    tables = {"denominators": page.table("denominators", rows)}
-    return Panel("Denominators", "denominators.html", context, tables)
+    shown = {"denominators": tables.denominators(page)}
+    return Panel("Denominators", "denominators.html", context, shown)
 
 
 # ---- Measures: a forest of the strategies, the figures behind it, and paired differences.
@@ -44,39 +36,22 @@ def measures(page: Page) -> Panel:
     """Make the panel of measures by strategy."""
     known = _labels(page)
     labels = [name for name in HEADLINES if name in known] or known[:DRAWN]
-    keys = {name: name.lower().replace("@", "_at_") for name in labels}
     pictures = [
         forest(
             [
                 Row(each, page.measure(each, name), page.colour(each), each == page.primary)
                 for each in page.strategies
             ],
-            f"forest-{keys[name]}",
+            f"forest-{column_key(name)}",
             f"{name} by strategy with 95 % intervals",
             head=name,
         )
         for name in labels[:DRAWN]
     ]
-    rows = [
-        {
-            "strategy": each,
-            "entry": page.strategy(each),
-            "first": page.measure(each, labels[0]),
-            **{key: page.measure(each, name) for name, key in keys.items()},
-        }
-        for each in page.strategies
-    ]
-    columns = [{"key": key, "heading": name, "as": "estimate"} for name, key in keys.items()]
-    pairs = sorted(
-        page.report["comparisons"],
-        key=lambda row: page.primary not in {row["a"].value, row["b"].value},
-    )
-    tables = {
-        "measures": page.table("measures", rows, inserts={"measures": columns}),
-        "paired": page.table("paired-differences", pairs),
-    }
+    pairs = list(page.report["comparisons"])
     pictures += [_draw_differences(page, pairs, name) for name in labels[:2]]
-    return Panel("Strategies compared", "measures.html", {"pictures": plots(pictures)}, tables)
+    shown = {"measures": tables.measures(page, labels), "paired": tables.paired_differences(page)}
+    return Panel("Strategies compared", "measures.html", {"pictures": plots(pictures)}, shown)
 
 
 def _draw_differences(page: Page, pairs: Sequence[Cursor], measure: str) -> Markup:
@@ -98,8 +73,6 @@ def _draw_differences(page: Page, pairs: Sequence[Cursor], measure: str) -> Mark
 
 # ---- Stability: whether a question finds the same evidence however it is put.
 
-WORST_PAIRS: Final = 20
-"""Largest number of wording pairs that the flip table shows for a strategy."""
 MAX_WORDINGS: Final = 12
 """Largest number of wordings of a flip matrix that is drawn."""
 
@@ -133,71 +106,28 @@ def _draw_flips(page: Page, name: str, matrix: Cursor) -> Markup:
     )
 
 
-def _worst_flips(name: str, matrix: Cursor) -> list[dict[str, str | Cursor]]:
-    """Return a row for each of the wording pairs with the largest share of flips."""
-    shares, size = matrix["share"].value, len(matrix["wordings"])
-    pairs = [(one, other) for one in range(size) for other in range(one + 1, size)]
-    pairs.sort(key=lambda pair: 0.0 if (s := shares[pair[0]][pair[1]]) is None else -1.0 - s)
-    return [
-        {
-            "strategy": name,
-            "one": matrix["wordings"][one],
-            "other": matrix["wordings"][other],
-            "share": matrix["share"][one][other],
-            "questions": matrix["n"][one][other],
-        }
-        for one, other in pairs[:WORST_PAIRS]
-    ]
-
-
 def stability(page: Page) -> Panel:
     """Make the panel of stability."""
     entries = page.by_strategy("stability", "strategies")
-    seeds = {True: "same lists", False: "other lists"}
-    rows = [
-        {
-            "strategy": name,
-            "entry": entry,
-            "seeds": seeds.get(entry["seeds_change_nothing"].value, entry["seeds_change_nothing"]),
-            **dict(entry["hit_changes_with_wording"].items()),
-        }
-        for name, entry in entries
-    ]
-    cutoffs = list(entries[0][1]["hit_changes_with_wording"].value) if entries else []
-    columns = [
-        {"key": key, "heading": key.replace("hit_at_", "hit@"), "as": "estimate", "digits": 2}
-        for key in cutoffs
-    ]
-    flips = [row for name, entry in entries for row in _worst_flips(name, entry["flip_matrix"])]
-    by_wording = [
-        {"strategy": name, "wording": wording, "entry": figures}
-        for name, entry in entries
-        for wording, figures in entry["by_wording"].items()
-    ]
-    reasons = [
-        {"strategy": name, "reason": code.replace("_", " "), "about": about}
-        for name, entry in entries
-        for code, about in entry["reasons"].items()
-    ]
-    tables = {
-        "wordings": page.table("stability-wordings", rows),
-        "by_wording": page.table("by-wording", by_wording),
-        "changes": page.table("hit-changes", rows, inserts={"cutoffs": columns}),
-        "states": page.table("lambda-states", rows),
-        "reasons": page.optional_table("lambda-reasons", reasons),
-        "flips": page.optional_table("flips", flips),
-        "distance": page.table("delta-s", rows),
+    shown = {
+        "wordings": tables.wordings(page),
+        "by_wording": tables.by_wording(page),
+        "changes": tables.hit_changes(page),
+        "states": tables.states(page),
+        "reasons": tables.state_reasons(page),
+        "flips": tables.flips(page),
+        "distance": tables.distances(page),
     }
     context = {
         "matrices": plots(_draw_flips(page, name, entry["flip_matrix"]) for name, entry in entries),
         "embedding": page.report["stability"]["embedding"],
     }
-    return Panel("Stability", "stability.html", context, tables)
+    return Panel("Stability", "stability.html", context, shown)
 
 
 # ---- Recall by K at document, section and span level, and how far strategies find the same.
 
-LEVELS: Final = ("document", "section", "span")
+NOT_MEASURED: Final = "not measured at this level"
 BANDS: Final = 2
 """Largest number of strategies with bands; beyond it only the primary strategy has a band."""
 
@@ -243,25 +173,18 @@ def _draw_recall(page: Page, level: str, ks: Sequence[int]) -> Markup:
 def recall(page: Page) -> Panel:
     """Make the panel of recall by K."""
     ks = sorted(int(name[2:]) for name in _labels(page) if name.startswith("R@"))
-    rows, missing = [], list[tuple[Markup, str, Cursor | str]]()
-    for level in LEVELS:
+    missing = list[tuple[Markup, str, Cursor | str]]()
+    for level in tables.LEVELS:
         for name in page.strategies:
-            found = {f"r_at_{k}": page.measure(name, f"R@{k}", level) for k in ks}
-            known = [record["value"] for record in found.values() if record is not None]
-            if known:
-                rows.append({"strategy": name, "level": level, "first": known[0].parent, **found})
-            if all(figure.value is None for figure in known):
-                reason = known[0].reason_beside if known else "not measured at this level"
+            records = [record for k in ks if (record := page.measure(name, f"R@{k}", level))]
+            if all(record["value"].value is None for record in records):
+                reason = records[0]["value"].reason_beside if records else NOT_MEASURED
                 missing.append((page.swatch(name), level, reason))
-    columns = [{"key": f"r_at_{k}", "heading": f"R@{k}", "as": "estimate"} for k in ks]
     context = {
-        "pictures": plots(_draw_recall(page, level, ks) for level in LEVELS),
+        "pictures": plots(_draw_recall(page, level, ks) for level in tables.LEVELS),
         "missing": missing,
     }
-    tables = {
-        "recall": page.table("recall", rows, inserts={"cutoffs": columns}),
-    }
-    return Panel("Recall by K", "recall.html", context, tables)
+    return Panel("Recall by K", "recall.html", context, {"recall": tables.recall(page, ks)})
 
 
 # ---- Slices: recall and misses by tag, length and answerability.
@@ -272,27 +195,11 @@ MAX_ROWS: Final = 80
 
 def slices(page: Page) -> Panel:
     """Make the panel of slices."""
-    about = page.report["slices"]
-    parts: Sequence[Cursor] = list(about["by"])
-    rows = [
-        {
-            "part": part,
-            "found": part["strategies"].get(page.primary),
-            "abstained": part.get("abstention") or "",
-        }
-        for part in parts
-    ]
+    part = page.report["slices"]
     room = max(1, MAX_ROWS // len(page.strategies))
-    every = [
-        {"part": part, "strategy": name, "found": part["strategies"][name]}
-        for part in parts[:room]
-        for name in page.strategies
-        if part["strategies"].get(name) is not None
-    ]
-    measure = str(about["measure"].value)
-    tables = {
-        "slices": page.table("slices", rows, measure=measure),
-        "strategies": page.optional_table("slices-strategies", every, measure=measure),
+    shown = {
+        "slices": tables.slices(page),
+        "strategies": tables.slices_of_strategies(page, room),
     }
-    context = {"slices": about, "some": room < len(parts)}
-    return Panel("Slices", "slices.html", context, tables)
+    context = {"slices": part, "some": room < len(part["by"])}
+    return Panel("Slices", "slices.html", context, shown)

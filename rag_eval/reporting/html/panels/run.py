@@ -1,27 +1,21 @@
 """Panels of the run as a whole: verdict, history, cost and latency, methods."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from markupsafe import Markup
 
 from rag_eval.gates.gate_report import count_gates
 from rag_eval.gold.files import ORIGINAL
+from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.html.drawing import (
     Row,
     forest,
     plots,
 )
-from rag_eval.reporting.html.elements import (
-    Cell,
-    Cursor,
-    estimate_cell,
-    number_cell,
-    visible,
-    words_cell,
-)
-from rag_eval.reporting.html.panel import Page, Panel, TableRow, lost_steps, panel_words
+from rag_eval.reporting.html.panel import Page, Panel, lost_steps
+from rag_eval.reporting.tables import Cursor, panel_words, visible
 
 # ---- Verdict: does the run pass, on which gates, and can it be compared with the run before it.
 
@@ -36,33 +30,12 @@ STATUSES = {
 UNMET: Final = ("fail", "insufficient_evidence")
 
 
-def _evidence_cell(evidence: Cursor) -> Cell:
-    """Make a cell of what a gate found: an estimate with its interval, or one figure."""
-    if "ci_low" in evidence:
-        return estimate_cell(evidence, signed="baseline_run" in evidence)
-    for key in ("value", "delta"):
-        if key in evidence and not isinstance(evidence[key].value, str):
-            return number_cell(evidence[key])
-    return words_cell("")
-
-
 def verdict(page: Page) -> Panel:
     """Make the panel of the verdict."""
     gates = list(page.report["gates"])
-    rows = [
-        {
-            "gate": gate,
-            "required": "required" if gate["required"].value else "advisory",
-            "found": _evidence_cell(gate["evidence"]),
-            "drop": gate["evidence"].get("relative_drop") or "",
-            "accepted": gate["evidence"].get("accepted"),
-            "effective": gate["evidence"].get("n_effective") or "",
-            "catches": gate["evidence"].get("catches_drop") or "",
-        }
-        for gate in gates
-    ]
-    held = [gate["evidence"] for gate in gates if "baseline_run" in gate["evidence"]]
-    baseline = next((each for each in held if "value" in each), held[0] if held else None)
+    regressions = [gate["evidence"] for gate in gates if "baseline_run" in gate["evidence"]]
+    measured = [each for each in regressions if "value" in each]
+    baseline = next(iter(measured or regressions), None)
     different = None if baseline is None else baseline.get("different")
     answers, trust = page.report.get("answers", "measures"), page.report["trust"]
     citations = page.report.get("citations", "measures")
@@ -97,7 +70,7 @@ def verdict(page: Page) -> Panel:
         "guard": trust["poisoning"],
         "latency": page.strategy(page.primary)["latency_ms"],
     }
-    return Panel("Verdict", "verdict.html", context, {"gates": page.table("gates", rows)})
+    return Panel("Verdict", "verdict.html", context, {"gates": tables.gates(page)})
 
 
 # ---- History: the differences from the run before.
@@ -124,7 +97,7 @@ def history(page: Page) -> Panel:
         "History",
         "history.html",
         context,
-        {"deltas": page.optional_table("previous-differences", deltas or ())},
+        {"deltas": tables.previous_differences(page)},
     )
 
 
@@ -133,38 +106,18 @@ def history(page: Page) -> Panel:
 
 def cost(page: Page) -> Panel:
     """Make the panel of cost and latency."""
-    report = page.report
-    rows = [
-        {
-            "strategy": name,
-            "entry": page.strategy(name),
-            "run": "reused" if report.get("reused", "runs", name) else "new",
-        }
-        for name in page.strategies
-    ]
-    approximate = [
-        {"strategy": name, "seed": seed, "measure": measure, "figure": figure}
-        for name in page.strategies
-        if (by_seed := page.strategy(name).get("ann_recall", "by_seed")) is not None
-        for seed, found in by_seed.items()
-        for measure, figure in found.items()
-    ]
     context = {
-        "embeddings": report["embeddings"],
-        "answers_cost": report.get("answers", "usage", "cost_per_1k"),
+        "embeddings": page.report["embeddings"],
+        "answers_cost": page.report.get("answers", "usage", "cost_per_1k"),
         "primary": page.strategy(page.primary),
     }
-    tables = {
-        "cost": page.table("latency-cost", rows),
-        "approximate": page.optional_table("approximate-search", approximate),
-    }
-    return Panel("Cost", "cost.html", context, tables)
+    shown = {"cost": tables.cost(page), "approximate": tables.approximate_search(page)}
+    return Panel("Cost", "cost.html", context, shown)
 
 
 # ---- Methods: definitions, the configuration, and one command that repeats the run.
 
 FEATURES: Final = ("FEATURE_HYBRID_RETRIEVAL", "FEATURE_RAGAS_EVAL")
-MAX_DEPTH: Final = 6
 FOLDERS: Final = {"beir": "--beir", "recorded": "--recorded"}
 """Option of `rag-eval run` for the folder of each loader that needs no gold set."""
 
@@ -191,55 +144,21 @@ def command(page: Page) -> str:
     return " ".join(words)
 
 
-def leaves(cursor: Cursor, name: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Cursor]]:
-    """Yield (dotted name, place) of each value in a part of the report."""
-    if isinstance(cursor.value, dict) and depth:
-        for key, inside in cursor.items():
-            yield from leaves(inside, f"{name}.{key}" if name else key, depth - 1)
-    elif isinstance(cursor.value, list) and depth and cursor.value:
-        for at, inside in enumerate(cursor):
-            yield from leaves(inside, f"{name}[{at}]", depth - 1)
-    else:
-        yield name, cursor
-
-
 def methods(page: Page) -> Panel:
     """Make the panel of methods."""
     report = page.report
-    configuration = [
-        {"strategy": name, "setting": setting, "value": words_cell(value)}
-        for name in page.strategies
-        for setting, value in leaves(page.strategy(name)["configuration"])
-        if setting != "name"
-    ]
-    gold, chunks = report["gold"]["hash"], report["index"]["chunks_hash"]
-    content = "every figure that is not of time, place or cache"
-    hashes: list[TableRow] = [
-        {"hash": "gold hash", "of": "every question, wording, target and quote", "value": gold},
-        {"hash": "chunks_hash", "of": "every chunk, and the chunker", "value": chunks},
-        *(
-            {"hash": "index_hash", "of": entry["name"], "value": entry["index_hash"]}
-            for entry in report["strategies"]
-        ),
-        {"hash": "content_hash", "of": content, "value": report["content_hash"]},
-    ]
-    versions: list[TableRow] = [{"library": "rag_eval", "version": report["version"]}]
-    versions += [
-        {"library": name, "version": version}
-        for name, version in report["code"]["libraries"].items()
-    ]
     models = {str(page.strategy(name)["embed_model"].value) for name in page.strategies} - {""}
     context = {
         "parts": panel_words()["methods"],
         "command": command(page),
         "option": FOLDERS.get(str(report["index"]["loader"].value)),
-        "chunker": list(leaves(report["index"]["chunker"])),
+        "chunker": list(tables.leaves(report["index"]["chunker"])),
         "models": sorted(models),
         "features": report["features"].items(),
     }
-    tables = {
-        "configuration": page.table("configuration", configuration),
-        "hashes": page.table("hashes", hashes),
-        "versions": page.table("versions", versions),
+    shown = {
+        "configuration": tables.configuration(page),
+        "hashes": tables.hashes(page),
+        "versions": tables.versions(page),
     }
-    return Panel("Methods", "methods.html", context, tables)
+    return Panel("Methods", "methods.html", context, shown)
