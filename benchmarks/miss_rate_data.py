@@ -33,7 +33,8 @@ from rag_eval.corpus.chunking import spans
 from rag_eval.gold.loading import gold_groups
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.retrieval.dense import ExactSearch, model_folder
+from rag_eval.retrieval.chroma import model_folder
+from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.embedders import (
     LsaEmbedder,
     MiniLmEmbedder,

@@ -22,7 +22,8 @@ from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.pipeline.shards import run_on_ray
-from rag_eval.retrieval.dense import ChromaStore, ExactSearch
+from rag_eval.retrieval.chroma import ChromaStore
+from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, find_lsa_fit, pack_hashes
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.outside import Outside
@@ -263,7 +264,7 @@ def _update_graphs(work: Work, opened: OpenIndex) -> tuple[list[str], list[str]]
             label = f"Building the graph of seed {seed}"
             with work.progress.step(label, len(table), "vectors") as advance:
                 vectors = source.chunk_vectors()
-                if index.chroma.build(graph, table, vectors, seed=seed, advance=advance):
+                if index.chroma.build(graph, table.owners, vectors, seed=seed, advance=advance):
                     built.append(graph)
         dropped += index.chroma.drop(index.family(model), set(keep.values()))
     return built, dropped

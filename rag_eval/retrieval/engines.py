@@ -166,7 +166,7 @@ class EngineSource(Source):
     def _embed(self) -> Embed:
         named, functions = self._engine.embedding, self._settings.embeddings
         if named in functions:
-            from rag_eval.retrieval.dense import ChromaFunctionEmbedder
+            from rag_eval.retrieval.chroma import ChromaFunctionEmbedder
 
             function = functions[named]
             return ChromaFunctionEmbedder(function.function, function.config).embed_queries

@@ -19,7 +19,7 @@ from rag_eval.retrieval.ranking import ROUNDING, Ranking
 from rag_eval.storage.hashing import digest
 
 if TYPE_CHECKING:
-    from rag_eval.retrieval.dense import ChromaStore
+    from rag_eval.retrieval.chroma import ChromaStore
 
 T = TypeVar("T")
 

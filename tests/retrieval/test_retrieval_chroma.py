@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.retrieval.dense import ChromaStore, ExactSearch, clear_unused
+from rag_eval.retrieval.chroma import ChromaStore, clear_unused
+from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.embedders import unit
-from rag_eval.retrieval.embedding.source import ChunkTable
 
 JSON = "application/json"
 N = 300
@@ -48,7 +48,7 @@ def store(tmp_path):
 
 
 def chunks(rows=slice(None)):
-    return ChunkTable(TABLE.iloc[rows], "hash")
+    return dict(zip(IDS[rows], DOCS[rows], strict=True))
 
 
 def build(store, name, seed=13):
@@ -162,7 +162,7 @@ def exercise(one):
 _REMOTE = """
 import json, sys
 from pathlib import Path
-from rag_eval.retrieval.dense import ChromaStore
+from rag_eval.retrieval.chroma import ChromaStore
 from test_retrieval_chroma import exercise
 print(json.dumps(exercise(ChromaStore(Path(sys.argv[1]), sys.argv[2]))))
 assert ChromaStore(Path(sys.argv[1]), sys.argv[2]).collections() == ["g-s13"]
@@ -207,7 +207,7 @@ from chromadb.errors import ChromaError
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.index import chroma_store
-from rag_eval.retrieval.dense import ChromaStore
+from rag_eval.retrieval.chroma import ChromaStore
 from test_retrieval_chroma import exercise
 
 folder, server, proxy = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -290,18 +290,16 @@ import os, sys
 from pathlib import Path
 import chromadb, numpy, pandas
 from chromadb.config import Settings
-from rag_eval.retrieval.dense import ChromaStore
-from rag_eval.retrieval.embedding.source import ChunkTable
+from rag_eval.retrieval.chroma import ChromaStore
 bare = chromadb.PersistentClient(sys.argv[1], settings=Settings(anonymized_telemetry=False))
 few = bare.create_collection("few", embedding_function=None)
 few.add(ids=[str(i) for i in range(7)], embeddings=numpy.eye(7, 16))
 vectors = numpy.random.default_rng(0).normal(size=(1500, 16)).astype("f4")
-frame = pandas.DataFrame({"chunk_id": [str(i) for i in range(1500)], "doc_id": "", "text_hash": ""})
 store = ChromaStore(Path(sys.argv[2]))
 for count in (0, 7, 1500):
-    table = ChunkTable(frame[:count], "hash")
-    store.build(f"graph{count}", table, vectors[:count], seed=1)
-    store.build(f"other{count}", table, vectors[:count], seed=2)
+    chunks = {str(i): "" for i in range(count)}
+    store.build(f"graph{count}", chunks, vectors[:count], seed=1)
+    store.build(f"other{count}", chunks, vectors[:count], seed=2)
 os._exit(0)
 """
 
@@ -328,10 +326,9 @@ def test_no_memory_of_the_process_stays(tmp_path):
 
 def test_places_in_use_stay(tmp_path):
     store = ChromaStore(tmp_path)
-    frame = pd.DataFrame({"chunk_id": [f"c{i}" for i in range(1200)], "doc_id": "d"})
-    table = ChunkTable(frame.assign(text_hash=""), "hash")
+    many = {f"c{i}": "d" for i in range(1200)}
     # Chroma writes a graph from 1,000 vectors on.
-    store.build("model", table, np.ones((1200, 16), dtype=np.float32), seed=1)
+    store.build("model", many, np.ones((1200, 16), dtype=np.float32), seed=1)
     store.close()
     level0 = next(tmp_path.glob("*/data_level0.bin"))
     before = level0.read_bytes()

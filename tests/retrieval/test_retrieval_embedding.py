@@ -15,7 +15,7 @@ from requirements import report_missing
 from rag_eval.core.errors import InputError
 from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import BIGRAM_ANALYZER, Analyzer, terms
-from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
+from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
 from rag_eval.retrieval.embedding import embedders
 from rag_eval.retrieval.embedding import minilm as minilm_module
 from rag_eval.retrieval.embedding import source as source_module

@@ -14,7 +14,7 @@ from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import Identity, Rerank
 from rag_eval.core.types import RetrievalOptions, RetrievalPort
 from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.retrieval.dense import ChromaStore
+from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid
 from rag_eval.retrieval.kinds.vector import Vector
@@ -125,7 +125,7 @@ def ready(tmp_path_factory):
     source = index.source(embedding)
     index.chroma.build(
         index.graph_name(source.model, 29),
-        chunks,
+        chunks.owners,
         source.chunk_vectors(),
         seed=29,
     )

@@ -15,7 +15,7 @@ from corpora import listed, places, table
 from rag_eval.core.errors import InputError
 from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import Rerank
-from rag_eval.retrieval.dense import ChromaStore
+from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.kinds import hybrid
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import Hybrid
@@ -82,7 +82,7 @@ def index(tmp_path_factory):
     source = index.source(LSA)
     index.chroma.build(
         index.graph_name(source.model, SEED),
-        index.table,
+        index.table.owners,
         source.chunk_vectors(),
         seed=SEED,
     )

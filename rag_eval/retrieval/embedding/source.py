@@ -86,6 +86,11 @@ class ChunkTable:
         return list(self.frame["doc_id"])
 
     @property
+    def owners(self) -> dict[str, str]:
+        """Document of each chunk id, in the order of the chunks."""
+        return dict(zip(self.chunk_ids, self.doc_ids, strict=True))
+
+    @property
     def text_hashes(self) -> list[str]:
         """Hash of the indexed text of each chunk."""
         hashes: list[str] = self.frame["text_hash"].tolist()
@@ -470,7 +475,7 @@ class Places:
 
 def open_network(spec: Embedding, home: Home) -> Embedder:
     """Open a neural embedder: a Chroma function, else MiniLM."""
-    from rag_eval.retrieval.dense import ChromaFunctionEmbedder, model_folder
+    from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
 
     model = spec.model or ""
     if model.startswith("chroma:"):
