@@ -20,7 +20,7 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report import MetricsReport
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import code_version
 
 # ---- The Dagster home

@@ -35,7 +35,7 @@ class Evaluations:
         if gold_set not in self._opened:
             from rag_eval.pipeline.evaluation import Lines
             from rag_eval.pipeline.opening import open_gold_set
-            from rag_eval.storage.artifacts import HOME_FOLDERS, sweep
+            from rag_eval.storage.files import HOME_FOLDERS, sweep
 
             folder = self.settings.gold_sets / gold_set
             progress = Lines(dg.get_dagster_logger().info)

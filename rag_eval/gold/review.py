@@ -17,7 +17,7 @@ from rag_eval.gold.files import rows_of
 from rag_eval.gold.lint import DRAFT
 from rag_eval.gold.loading import GoldSet
 from rag_eval.gold.resolving import Catalogue, locate
-from rag_eval.storage.artifacts import atomic_path
+from rag_eval.storage.files import atomic_path
 from rag_eval.storage.hashing import text_hash
 
 _BEFORE, _AFTER = 240, 400

@@ -28,7 +28,7 @@ from rag_eval.gold.drafts import Question, draw_drafts
 from rag_eval.gold.files import ANCHORS, GoldText
 from rag_eval.gold.lint import DRAFT
 from rag_eval.gold.resolving import Catalogue, locate
-from rag_eval.storage.artifacts import PARTIAL, write_text
+from rag_eval.storage.files import PARTIAL, write_text
 
 # ---- Questions of a CSV file.
 

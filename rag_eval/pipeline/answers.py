@@ -85,7 +85,8 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.retrieval.service import Payloads, Rank
-from rag_eval.storage.artifacts import Parts, write_text
+from rag_eval.storage.artifacts import Parts
+from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.sql import open_store
 

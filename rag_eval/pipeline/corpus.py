@@ -65,15 +65,8 @@ from rag_eval.pipeline.shards import (
 from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import StrategyIndex
-from rag_eval.storage.artifacts import (
-    Artifact,
-    ArtifactStore,
-    Parts,
-    ShardedFrame,
-    read_shards,
-    write_bytes,
-    write_text,
-)
+from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame, read_shards
+from rag_eval.storage.files import write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.allowances import allowed_chunks

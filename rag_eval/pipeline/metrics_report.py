@@ -74,7 +74,8 @@ from rag_eval.reporting.metrics_report import (
 )
 from rag_eval.reporting.report import Embeddings, Report
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
-from rag_eval.storage.artifacts import Artifact, Parts, atomic_path, write_bytes, write_text
+from rag_eval.storage.artifacts import Artifact, Parts
+from rag_eval.storage.files import atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, library_versions
 
 # ---- The report.

@@ -17,7 +17,8 @@ from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.report import Report
-from rag_eval.storage.artifacts import Artifact, atomic_path, write_text
+from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.files import atomic_path, write_text
 from rag_eval.storage.secrets import without_secrets
 
 # ---- The report.

@@ -33,7 +33,7 @@ from rag_eval.reporting.listings import (
     GoldSpan,
 )
 from rag_eval.reporting.metrics_report import csv_text
-from rag_eval.storage.artifacts import atomic_path, write_text
+from rag_eval.storage.files import atomic_path, write_text
 from rag_eval.storage.home import Home
 
 # ---- The files of a kept run for other tools.

@@ -30,7 +30,8 @@ from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loading import mask_documents
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Work
-from rag_eval.storage.artifacts import PARTIAL, ArtifactStore, ShardedFrame
+from rag_eval.storage.artifacts import ArtifactStore, ShardedFrame
+from rag_eval.storage.files import PARTIAL
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import Home
 from rag_eval.trust.guard import screen

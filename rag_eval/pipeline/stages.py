@@ -29,7 +29,7 @@ from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.pipeline.runner import Runner, Stage
 from rag_eval.pipeline.versions import shared_versions
 from rag_eval.reporting.report import Report
-from rag_eval.storage.artifacts import HOME_FOLDERS, sweep
+from rag_eval.storage.files import HOME_FOLDERS, sweep
 from rag_eval.storage.home import open_home
 
 STAGES: Final[tuple[Stage, ...]] = (

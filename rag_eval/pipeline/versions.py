@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import canonical_json, digest, file_hash, text_hash
 
 PACKAGE: Final = "rag_eval"

@@ -35,7 +35,7 @@ from rag_eval.corpus.masking import (
 )
 from rag_eval.gates.gate_report import GatePart
 from rag_eval.reporting.report import SCHEMA_VERSION, Report
-from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest
 
 # ---- The report: its shape, its content_hash, and its JSON

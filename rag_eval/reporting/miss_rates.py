@@ -20,7 +20,7 @@ from rag_eval.reporting.html.page import build_comparison
 from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Cursor, Table
-from rag_eval.storage.artifacts import write_text
+from rag_eval.storage.files import write_text
 from rag_eval.uncertainty.miss_rate_report import (
     MissDifference,
     MissMeasure,

@@ -16,7 +16,7 @@ from rag_eval.gates.gate_report import GatePart, count_gates
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.report import SCHEMA_VERSION, Report, first_fault
 from rag_eval.reporting.tables import Table, code, print_parts
-from rag_eval.storage.artifacts import write_bytes, write_text
+from rag_eval.storage.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console

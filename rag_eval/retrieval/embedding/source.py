@@ -30,14 +30,8 @@ from rag_eval.retrieval.embedding.embedders import (
     lsa_parameters,
     no_advance,
 )
-from rag_eval.storage.artifacts import (
-    ARTIFACTS,
-    Artifact,
-    ArtifactStore,
-    Parts,
-    atomic_path,
-    make_scratch_array,
-)
+from rag_eval.storage.artifacts import ARTIFACTS, Artifact, ArtifactStore, Parts, make_scratch_array
+from rag_eval.storage.files import atomic_path
 from rag_eval.storage.hashing import canonical_json, digest, file_hash, lines_hash, text_hash
 from rag_eval.storage.home import Home
 
