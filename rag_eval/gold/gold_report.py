@@ -1,7 +1,11 @@
 """The gold set in the report: facts, warnings and blocked documents."""
 
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
+from rag_eval.core.errors import Problem
 from rag_eval.core.parts import Name
 from rag_eval.core.records import Count, Hash, Record
 
@@ -17,6 +21,19 @@ class LintWarning(Record):
     found: str | None = None
     accepted: str | None = None
     severity: Literal["warning"]
+
+
+def report_warnings(problems: Iterable[Problem], base: Path) -> list[LintWarning]:
+    """Make warnings for the report, with file names that do not depend on the folder `base`."""
+    warnings: list[LintWarning] = []
+    for problem in problems:
+        values = {key: it for key, it in dataclasses.asdict(problem).items() if it is not None}
+        if problem.file:
+            path = Path(problem.file)
+            is_below = path.is_relative_to(base)
+            values["file"] = path.relative_to(base).as_posix() if is_below else path.name
+        warnings.append(LintWarning.model_validate(values))
+    return warnings
 
 
 class GoldFacts(Record):

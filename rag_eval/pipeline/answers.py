@@ -38,7 +38,7 @@ from rag_eval.core.types import (
 )
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import BESIDE, RecordedOutput, read_outputs
-from rag_eval.gold.gold_report import LintWarning
+from rag_eval.gold.gold_report import LintWarning, report_warnings
 from rag_eval.measures.answer_report import (
     Faithfulness,
     GapFlag,
@@ -54,6 +54,7 @@ from rag_eval.measures.answers import (
     judge_faithfulness,
 )
 from rag_eval.measures.citation_support import SentenceSupport, citation_support
+from rag_eval.measures.gold_arrays import GoldArrays
 from rag_eval.measures.groundedness import (
     CODE,
     Cites,
@@ -65,13 +66,7 @@ from rag_eval.measures.groundedness import (
     retrieval_gaps,
 )
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
-    CorpusSnapshot,
-    GoldArrays,
-    GoldVariants,
-    report_warnings,
-)
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     AGAIN,

@@ -2,22 +2,20 @@
 
 import dataclasses
 import datetime as dt
-import functools
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride, GoldSetConfig
-from rag_eval.core.errors import InputError, Problem, check_decision, quoted
+from rag_eval.core.errors import InputError, check_decision
 from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
 from rag_eval.core.loader import Chunker, ShardedLoader
-from rag_eval.core.records import Absent
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.analyzer import name_analyzer
 from rag_eval.corpus.chunking import chunk_documents, chunks_hash
@@ -30,7 +28,7 @@ from rag_eval.corpus.loading import (
     source_bytes,
 )
 from rag_eval.corpus.source import empty_corpus, resolve
-from rag_eval.gold.gold_report import BlockedGold, GoldFacts, LintWarning
+from rag_eval.gold.gold_report import BlockedGold, GoldFacts, report_warnings
 from rag_eval.gold.lint import (
     blocked_gold,
     blocked_problems,
@@ -39,8 +37,6 @@ from rag_eval.gold.lint import (
 )
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
-from rag_eval.measures.overlap import NamedGold, SharedGold
-from rag_eval.measures.ranking import Qrels, Spans
 from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import (
@@ -69,30 +65,26 @@ from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFr
 from rag_eval.storage.files import write_bytes, write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.allowances import allowed_chunks
 from rag_eval.trust.duplicates import FIRST, find_paraphrases
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
+from rag_eval.trust.inputs import read_trust_inputs
 from rag_eval.trust.restating import find_restating
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import (
     AcceptedManifest,
-    DocumentState,
-    Signature,
     accept_manifest,
-    compare_manifest,
     format_signature,
     last_accepted,
     make_manifest,
     read_manifest,
     read_private_key,
-    read_signatures,
     sign,
     signature_beside,
     verify,
 )
 from rag_eval.trust.sources import judge_sources, vouched_for
 from rag_eval.trust.topic_shift import topic_shift
-from rag_eval.trust.trust_report import Manifest, TrustFacts
+from rag_eval.trust.trust_report import TrustFacts
 
 # ---- The corpus: read, mask, and cut into chunks.
 
@@ -219,67 +211,10 @@ def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker, analyzer: str) -> Chunk
     return ChunkFacts(chunks_hash(chunks, chunker, analyzer), len(chunks), analyzer)
 
 
-# ---- Inputs of trust besides the corpus: signatures and manifest, with their identity.
-
 LEFT_OUT = (
     "left_out: topic shifts were not looked for, because they compare all documents and this "
     "corpus is read by shards"
 )
-MAX_MISSING = 20
-MAX_SHOWN = 50
-"""Most chunks that a description lists."""
-
-
-class _TrustInputs(NamedTuple):
-    """Signatures by doc_id, manifest and decisions of a gold set.
-
-    `states` compares each document with the manifest; None without a manifest. `allowed` maps a
-    chunk to the person who allowed the chunk.
-    """
-
-    signatures: dict[str, Signature]
-    states: Sequence[DocumentState] | None
-    manifest: Manifest | Absent
-    notes: list[str]
-    allowed: dict[str, str]
-
-
-def _trust_inputs(work: Work, sources: pd.DataFrame) -> _TrustInputs:
-    """Read the files of the gold set that trust depends on.
-
-    Raises InputError if a file cannot be used, or if the signature of the manifest is wrong.
-    """
-    config, notes = work.config.trust, list[str]()
-    hashes = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
-    signatures: dict[str, Signature] = {}
-    if config.signatures is not None:
-        signatures = read_signatures(resolve(config.signatures, work.base), config.keys)
-        if unknown := len(signatures.keys() - hashes.keys()):
-            notes.append(f"{unknown} signatures are about documents that the corpus does not have")
-    allowed, n_void = allowed_chunks(work.base, hashes)
-    if n_void:
-        notes.append(
-            f"{n_void} of the decisions in {ALLOWED_FILE} do not count: their documents have"
-            " other bytes now, or they do not say which they are about"
-        )
-    if config.manifest is None:
-        absent = Absent(reason="no trust.manifest is configured")
-        return _TrustInputs(signatures, None, absent, notes, allowed)
-    found = read_manifest(resolve(config.manifest, work.base), config.keys)
-    accepted = accept_manifest(work.evaluation.home, work.config.name, found)
-    states, gone = compare_manifest(sources, found.content.documents)
-    manifest = Manifest(
-        signature="signed" if config.keys else "not_configured",
-        version=accepted.version,
-        created_at=accepted.created_at,
-        accepted_by=accepted.who,
-        n_same=states.count("same"),
-        n_changed=states.count("changed"),
-        n_not_in_manifest=states.count("not_in_manifest"),
-        n_gone=len(gone),
-        gone=[quoted(doc_id, 200) for doc_id in gone[:MAX_MISSING]],
-    )
-    return _TrustInputs(signatures, states, manifest, notes, allowed)
 
 
 # ---- Source trust and poisoning guard: verdicts on all chunks, and the chunks for the index.
@@ -353,7 +288,8 @@ def _identify_trust(
     The day counts only when a document has a date.
     """
     sources = corpus_snapshot.sources
-    inputs, dated = _trust_inputs(work, sources), bool((sources["date"] != "").any())
+    inputs = read_trust_inputs(work.config, work.base, work.evaluation.home, sources)
+    dated = bool((sources["date"] != "").any())
     day = as_of(work.settings).isoformat() if dated else None
     signatures = sorted(
         (doc_id, one.key, one.data.hex()) for doc_id, one in inputs.signatures.items()
@@ -389,7 +325,7 @@ def judge_evidence(
     """
     config, day = work.config.trust, as_of(work.settings)
     sources = corpus_snapshot.sources
-    inputs = _trust_inputs(work, sources)
+    inputs = read_trust_inputs(work.config, work.base, work.evaluation.home, sources)
     states = None
     if config.keys:
         with work.progress.step("Verifying signatures"):
@@ -602,19 +538,6 @@ class GoldVariants(Result):
         return np.asarray(both["variant"] * len(doc_ids) + both["unit"], dtype=np.int64)
 
 
-def report_warnings(problems: Iterable[Problem], base: Path) -> list[LintWarning]:
-    """Make warnings for the report, with file names that do not depend on the folder `base`."""
-    warnings: list[LintWarning] = []
-    for problem in problems:
-        values = {key: it for key, it in dataclasses.asdict(problem).items() if it is not None}
-        if problem.file:
-            path = Path(problem.file)
-            is_below = path.is_relative_to(base)
-            values["file"] = path.relative_to(base).as_posix() if is_below else path.name
-        warnings.append(LintWarning.model_validate(values))
-    return warnings
-
-
 def _identify_gold(work: Work, **_: Result) -> list[object]:
     """Identify the content, layout and warnings of the gold files.
 
@@ -695,85 +618,6 @@ def find_blocked_gold(
     """Find the relevant documents (QRELS) with chunks that the guard removed."""
     cut, kept = (part.artifact.frame("chunks", ["doc_id"])["doc_id"] for part in (chunks, admitted))
     return blocked_gold(qrels, cut, kept)
-
-
-class GoldArrays:
-    """The stored gold as arrays for the measures.
-
-    `chunks` are the units of the rankings by row, with doc_id and section_id: chunks, or the units
-    of an external retriever. `carried` (SPAN_CHUNKS) says which units carry which gold span;
-    default: the chunks that carry the spans.
-    `documents` and `sections` are names by code, and both have a code_of_chunk array [n_chunks].
-    `query_of`, [n_variants], is the query row of each variant.
-    """
-
-    def __init__(
-        self, gold: GoldVariants, chunks: pd.DataFrame, carried: pd.DataFrame | None = None
-    ) -> None:
-        self.queries, self.variants = gold.queries, gold.variants
-        query_index = pd.Index(self.queries["query_id"])
-        self.query_of = query_index.get_indexer(self.variants["query_id"])
-        self.groups = pd.factorize(self.queries["group_id"], sort=True)[0]
-        judged = gold.qrels_document
-        answerable = self.queries.loc[self.queries["answerable"], "query_id"]
-        self._without_relevant = set(answerable) - set(judged.loc[judged["gain"] > 0, "query_id"])
-        documents = pd.Index(sorted(chunks["doc_id"].unique()))
-        sections = pd.Index(sorted(chunks["section_id"].unique()))
-        self.document_of_chunk = documents.get_indexer(chunks["doc_id"])
-        self.section_of_chunk = sections.get_indexer(chunks["section_id"])
-        self.qrels_document, self.documents = self._qrels(
-            gold.qrels_document, query_index, documents
-        )
-        self.qrels_section, self.sections = self._qrels(gold.qrels_section, query_index, sections)
-        spans = gold.spans
-        carried = gold.span_chunks if carried is None else carried
-        self.span_query = query_index.get_indexer(spans["query_id"])
-        order = np.argsort(self.span_query, kind="stable")
-        owner = self.span_query[order]
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        carrier_span = place[carried["span"].to_numpy(dtype=np.int64)]
-        carriers = carried["chunk"].to_numpy(dtype=np.int64)
-        by_span = np.argsort(carrier_span, kind="stable")
-        self.spans = Spans(
-            np.searchsorted(owner, np.arange(len(self.queries) + 1)),
-            np.searchsorted(carrier_span[by_span], np.arange(len(spans) + 1)),
-            carriers[by_span],
-        )
-        pairs = np.unique(np.stack([owner[carrier_span], carriers], axis=1), axis=0)
-        self.qrels_chunk = Qrels.from_rows(
-            pairs[:, 0], pairs[:, 1], np.ones(len(pairs), dtype=np.int64), len(self.queries)
-        )
-
-    @functools.cached_property
-    def shared(self) -> SharedGold:
-        """The relevant documents that the questions share, for intervals and tests."""
-        question = np.repeat(np.arange(len(self.queries)), np.diff(self.qrels_document.indptr))
-        relevant = self.qrels_document.gains > 0
-        return SharedGold.of_pairs(
-            question[relevant], self.qrels_document.items[relevant], len(self.queries)
-        )
-
-    @property
-    def named_gold(self) -> NamedGold:
-        """The shared gold with the ids of the questions."""
-        return NamedGold(self.queries["query_id"].tolist(), self.shared)
-
-    def _qrels(
-        self, frame: pd.DataFrame, query_index: pd.Index, items: pd.Index
-    ) -> tuple[Qrels, pd.Index]:
-        # trec_eval scores 0 where nothing judged is relevant, so an item that no ranking holds is.
-        lost = frame[frame["query_id"].isin(self._without_relevant)].drop_duplicates("query_id")
-        frame = pd.concat([frame, lost.assign(item_id="\0" + lost["query_id"], gain=1)])
-        # A judged document without text has no chunk. A code of its own makes it a miss.
-        items = items.append(pd.Index(sorted(set(frame["item_id"]) - set(items))))
-        qrels = Qrels.from_rows(
-            query_index.get_indexer(pd.Index(frame["query_id"])),
-            items.get_indexer(pd.Index(frame["item_id"])),
-            frame["gain"].to_numpy(),
-            len(query_index),
-        )
-        return qrels, items
 
 
 # ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.

@@ -20,16 +20,11 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
+from rag_eval.measures.gold_arrays import GoldArrays
 from rag_eval.measures.ranking import Qrels
 from rag_eval.pipeline.answers import Answered
 from rag_eval.pipeline.claims import MissRateClaims
-from rag_eval.pipeline.corpus import (
-    CorpusChunks,
-    CorpusSnapshot,
-    EvidenceTrust,
-    GoldArrays,
-    GoldVariants,
-)
+from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
 from rag_eval.pipeline.measures import COMPARED
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss

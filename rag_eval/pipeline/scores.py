@@ -14,6 +14,7 @@ from rag_eval.core.records import Figure, number
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level, Target
 from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.gold_arrays import GoldArrays
 from rag_eval.measures.intervals import MeasureRecord, aggregate, within_query
 from rag_eval.measures.ranking import (
     Qrels,
@@ -26,7 +27,7 @@ from rag_eval.measures.ranking import (
     span_carriers,
     span_ranks,
 )
-from rag_eval.pipeline.corpus import AdmittedChunks, GoldArrays, GoldVariants
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.retrieval import RunFacts, StrategyRun
 from rag_eval.pipeline.runner import Runner
 

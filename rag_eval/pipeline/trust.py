@@ -9,6 +9,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.records import Absent
+from rag_eval.measures.gold_arrays import GoldArrays
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.pipeline.corpus import (
@@ -16,7 +17,6 @@ from rag_eval.pipeline.corpus import (
     CorpusChunks,
     CorpusSnapshot,
     EvidenceTrust,
-    GoldArrays,
     GoldVariants,
 )
 from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
