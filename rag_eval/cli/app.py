@@ -35,6 +35,11 @@ REMOVED_COMMANDS: Final = {
     "miss-rates": "use rag_eval.compare_miss_rates in Python, or miss-rates.html of each report",
     "outcome export": "read the table retrieval_outcomes of rag_eval.db with any SQL client",
     "outcome list": "read the table retrieval_outcomes of rag_eval.db with any SQL client",
+    "trust accept-manifest": "record the documents anew with `rag-eval trust sign`",
+    "trust keygen": "run `openssl genpkey -algorithm ed25519 -out private.pem`",
+    "trust list": "read evidence-trust.jsonl beside the report",
+    "trust manifest": "use `rag-eval trust sign`",
+    "trust show": "read evidence-trust.jsonl beside the report",
     "ui": "run `make ui`, or `dagster dev -m rag_eval.definitions` and `mlflow ui`",
 }
 """Commands of earlier versions, each with what to use instead."""

@@ -260,7 +260,7 @@ def blocked_gold(qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -
 def blocked_problems(found: BlockedGold) -> list[Problem]:
     """Warn of each blocked document, in the order of `found.documents`, and count the rest."""
     more: Place = {"field": "corpus", "severity": "warning"}
-    more["accepted"] = "rag-eval trust list shows why a chunk is left out; trust allow lets it in"
+    more["accepted"] = "evidence-trust.jsonl says why a chunk is left out; trust allow lets it in"
     messages = [
         f"the poisoning guard leaves out {document.n_blocked} of {document.n_chunks} chunks of"
         f" {quoted(document.doc_id)}, which is relevant to {document.n_queries} of"

@@ -4,8 +4,8 @@ import dataclasses
 import datetime as dt
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride, GoldSetConfig
-from rag_eval.core.errors import InputError, check_decision
+from rag_eval.core.errors import InputError
 from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
 from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.core.settings import Settings
@@ -27,7 +27,7 @@ from rag_eval.corpus.loading import (
     load_corpus,
     source_bytes,
 )
-from rag_eval.corpus.source import empty_corpus, resolve
+from rag_eval.corpus.source import empty_corpus
 from rag_eval.gold.gold_report import BlockedGold, GoldFacts, report_warnings
 from rag_eval.gold.lint import (
     blocked_gold,
@@ -41,7 +41,6 @@ from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import (
     Result,
-    Runner,
     Stage,
     Work,
     array_part,
@@ -62,26 +61,13 @@ from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import StrategyIndex
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame, read_shards
-from rag_eval.storage.files import write_bytes, write_text
 from rag_eval.storage.hashing import digest
-from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
 from rag_eval.trust.duplicates import FIRST, find_paraphrases
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.inputs import read_trust_inputs
 from rag_eval.trust.restating import find_restating
 from rag_eval.trust.rules import RuleSet
-from rag_eval.trust.signatures import (
-    AcceptedManifest,
-    accept_manifest,
-    format_signature,
-    last_accepted,
-    make_manifest,
-    read_manifest,
-    read_private_key,
-    sign,
-    signature_beside,
-    verify,
-)
+from rag_eval.trust.signatures import verify
 from rag_eval.trust.sources import judge_sources, vouched_for
 from rag_eval.trust.topic_shift import topic_shift
 from rag_eval.trust.trust_report import TrustFacts
@@ -297,7 +283,7 @@ def _identify_trust(
     manifest = (
         None if inputs.states is None else [list(inputs.states), inputs.manifest.model_dump()]
     )
-    allowed = sorted(inputs.allowed.items())
+    allowed = [sorted(inputs.allowed.documents.items()), sorted(inputs.allowed.chunks.items())]
     whole = [] if corpus_snapshot.layout is None else [LEFT_OUT]
     files = digest([signatures, manifest, _wordings(work)])
     return [corpus_chunks.id, files, inputs.notes, allowed, day, *whole]
@@ -472,7 +458,9 @@ def admit_chunks(
         names = names.iloc[rows]
     if names.empty:
         message = "every chunk is quarantined, so there is nothing to retrieve"
-        accepted = "rag-eval trust list shows why; what is harmless is allowed in " + ALLOWED_FILE
+        codes = Counter(code for codes in trust["reasons"] for code in codes).most_common(5)
+        reasons = ", ".join(f"{code} {count}" for code, count in codes)
+        accepted = f"harmless documents are allowed with rag-eval trust allow; reasons: {reasons}"
         raise InputError.of("empty_index", message, work.base, field="corpus", accepted=accepted)
     facts = trust.iloc[rows].reset_index(drop=True)
     passes = np.ones(len(facts), dtype=bool)
@@ -618,63 +606,3 @@ def find_blocked_gold(
     """Find the relevant documents (QRELS) with chunks that the guard removed."""
     cut, kept = (part.artifact.frame("chunks", ["doc_id"])["doc_id"] for part in (chunks, admitted))
     return blocked_gold(qrels, cut, kept)
-
-
-# ---- Files of `rag-eval trust manifest|sign`: manifests and signatures.
-
-
-def _manifest_path(evaluation: Evaluation) -> Path:
-    return resolve(evaluation.config.trust.manifest or "manifest.json", evaluation.base)
-
-
-def write_manifest(runner: Runner, key: Path | None) -> tuple[Path, int, int]:
-    """Record the hash of every document, and sign the record when a key is given.
-
-    The version is one higher than that of the replaced manifest and of all accepted ones. Returns
-    the file, the version and the number of recorded documents. An old signature is deleted, because
-    it does not match the new record.
-    """
-    evaluation = runner.evaluation
-    private = None if key is None else read_private_key(key)
-    path = _manifest_path(evaluation)
-    with evaluation.lock:
-        sources = runner.get(CorpusSnapshot).sources
-        replaced = read_manifest(path, {}).content.version if path.exists() else 0
-        _, accepted = last_accepted(evaluation.home, evaluation.config.name)
-        version = 1 + max(replaced, 0 if accepted is None else accepted.highest)
-        data = make_manifest(sources, evaluation.config.name, version, dt.datetime.now(dt.UTC))
-        # Delete the old signature first, so that it never stands beside the new manifest.
-        signature_beside(path).unlink(missing_ok=True)
-        write_bytes(path, data)
-        if private is not None:
-            write_text(signature_beside(path), f"{sign(private, data)}\n")
-    return path, version, len(sources)
-
-
-def accept_present_manifest(evaluation: Evaluation, who: str, why: str) -> AcceptedManifest:
-    """Record that a person accepts the manifest as it is now, whatever its version.
-
-    Raises InputError if its signature does not hold.
-    """
-    who, why = check_decision(who, why)
-    found = read_manifest(_manifest_path(evaluation), evaluation.config.trust.keys)
-    return accept_manifest(evaluation.home, evaluation.config.name, found, who, why)
-
-
-def write_signatures(evaluation: Evaluation, key: Path, name: str) -> tuple[Path, int]:
-    """Sign the bytes of every document; return the file and the number of signed documents.
-
-    `name` is the name of the public key in `trust.keys`.
-    """
-    config, base = evaluation.config, evaluation.base
-    private = read_private_key(key)
-    if name not in config.trust.keys:
-        none_yet = "none yet; rag-eval trust keygen prints a public key for it"
-        accepted = ", ".join(sorted(config.trust.keys)) or none_yet
-        message = "trust.keys of the gold set has no key of this name"
-        raise InputError.of("unknown_key", message, field="--name", found=name, accepted=accepted)
-    documents = sorted(source_bytes(config.corpus, base).items())
-    lines = [format_signature(doc_id, name, sign(private, data)) for doc_id, data in documents]
-    path = resolve(config.trust.signatures or "signatures.jsonl", base)
-    write_text(path, "".join(lines))
-    return path, len(lines)

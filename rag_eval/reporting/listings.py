@@ -3,10 +3,9 @@
 Texts of strangers go through `quoted` or `mask_snippet`; rich markup in them is never read.
 """
 
-import collections
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from rag_eval.core.errors import quoted
@@ -16,7 +15,6 @@ from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.reporting.tables import Table, interval, print_parts
 from rag_eval.reporting.terminal import LEVEL, describe_promotion, describe_refusal, estimate, k_for
-from rag_eval.trust.allowances import Decision
 from rag_eval.uncertainty.confidence import UncertainRetrieval
 from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
 from rag_eval.uncertainty.traffic import PoweredEstimate
@@ -164,7 +162,7 @@ def _evidence(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
             f"{_link(item.chunk.source_url)}"
         )
         if found := explanation.findings.get(item.chunk.snippet_id):
-            yield f"      poisoning guard: {quoted(found, _MAX_REASONS)}"
+            yield f"      poisoning guard: {quoted(found, 600)}"
         yield f"      {outgoing.line(item.chunk.text)}"
     if (more := len(answer.evidence) - _MAX_EVIDENCE) > 0:
         yield f"  ... and {more} more"
@@ -255,147 +253,6 @@ _SHORT_ID, _SHORT_CELL, _MAX_CELL = 12, 40, 80
 
 def _share(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.4g}"
-
-
-# ---- The findings of the guard.
-
-_MAX_ID, _MAX_REASONS, _PLACES = 200, 600, 3
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldChunk:
-    """A chunk with the verdict of the guard.
-
-    `left_out`: Whether quarantine withholds the chunk. `trust` is NaN without trust
-    settings. `chunks_of_document`: Number of chunks of its document.
-    """
-
-    chunk_id: str
-    doc_id: str
-    title: str
-    source_url: str
-    start: int
-    end: int
-    chunks_of_document: int
-    verdict: str
-    left_out: bool
-    trust: float
-    reasons: list[str]
-    allowed_by: str
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldBack:
-    """Chunks that are blocked, warned about or allowed, blocked ones first, with counts."""
-
-    gold_set: str
-    quarantine: str
-    n_chunks: int
-    n_blocked: int
-    n_warned: int
-    rows: list[HeldChunk]
-    note: str = ""
-    deleted: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class ChunkDetails:
-    """A chunk with its place, its masked text, and what decided on its verdict.
-
-    `findings` are rows of FINDINGS.
-    """
-
-    chunk: HeldChunk
-    rev: str
-    source_hash: str
-    text: str
-    factors: Mapping[str, Mapping[str, object]]
-    findings: Sequence[Mapping[Any, Any]]
-    decisions: Sequence[Decision]
-
-
-def show_listing(console: "Console", held_back: HeldBack, *, chunks: bool = False) -> None:
-    """Print what the guard holds back: a paragraph for each document, or a row for each chunk."""
-    left_out = sum(row.left_out for row in held_back.rows)
-    total = (
-        f"{quoted(held_back.gold_set)}: {held_back.n_blocked:,} of {held_back.n_chunks:,} chunks "
-        f"blocked, {held_back.n_warned:,} warned about; {left_out:,} left out (quarantine: "
-        f"{held_back.quarantine})"
-    )
-    print_parts(console, filter(None, [total, held_back.deleted, held_back.note]))
-    if chunks and held_back.rows:
-        columns = ["verdict", "chunk", "document", ">trust", "reasons"]
-        print_parts(console, [Table.plain("", columns, list(map(_list_chunk, held_back.rows)))])
-    if not chunks:
-        documents = collections.defaultdict[str, list[HeldChunk]](list)
-        for row in held_back.rows:
-            documents[row.doc_id].append(row)
-        for rows in sorted(documents.values(), key=len, reverse=True):
-            print_parts(console, _describe_document(rows))
-
-
-def _list_chunk(row: HeldChunk) -> list[str]:
-    by = f"(allowed by {quoted(row.allowed_by, 60)}) " if row.allowed_by else ""
-    return [
-        row.verdict,
-        quoted(row.chunk_id[:_SHORT_ID]),  # The commands accept the start of an id.
-        quoted(row.doc_id[:_MAX_ID]),
-        "-" if math.isnan(row.trust) else f"{row.trust:.2f}",
-        quoted(by + ", ".join(row.reasons), _MAX_REASONS),
-    ]
-
-
-def _describe_document(rows: Sequence[HeldChunk]) -> Iterator[str]:
-    """Describe the chunks of one document: their number by verdict and reason, and the first."""
-    first = rows[0]
-    title = f"  {quoted(first.title, _MAX_ID)}" if first.title not in {"", first.doc_id} else ""
-    yield f"\n{quoted(first.doc_id, _MAX_ID)}{title}"
-    if first.source_url:
-        yield f"  {quoted(first.source_url, _MAX_ID)}"
-    trust = "" if math.isnan(first.trust) else f"; trust {first.trust:.2f}"
-    verdicts = collections.Counter(row.verdict for row in rows)
-    counts = ", ".join(f"{n:,} {verdict}" for verdict, n in verdicts.items())
-    yield f"  of {first.chunks_of_document:,} chunks: {counts}{trust}"
-    reasons = collections.Counter(code for row in rows for code in row.reasons)
-    named = ", ".join(f"{code} {n:,}" for code, n in reasons.most_common())
-    yield f"  reasons: {quoted(named, _MAX_REASONS)}"
-    for row in rows[:_PLACES]:
-        by = f" (allowed by {quoted(row.allowed_by, 60)})" if row.allowed_by else ""
-        place = f"characters {row.start:,} to {row.end:,}"
-        yield f"  {quoted(row.chunk_id[:_SHORT_ID])}  {row.verdict}{by}, {place}"
-    if len(rows) > _PLACES:
-        yield f"  and {len(rows) - _PLACES:,} more (--chunks lists all)"
-
-
-def show_chunk(console: "Console", facts: ChunkDetails) -> None:
-    """Print the verdict, the source and the findings of one chunk."""
-    chunk = facts.chunk
-    allowed = f", allowed by {quoted(chunk.allowed_by, _MAX_ID)}" if chunk.allowed_by else ""
-    trust = "not configured" if math.isnan(chunk.trust) else f"{chunk.trust:.3f}"
-    lines = [
-        f"chunk     {quoted(chunk.chunk_id)}: {chunk.verdict}{allowed}",
-        (
-            f"document  {quoted(chunk.doc_id, _MAX_ID)} at {quoted(facts.rev, _MAX_ID)}, "
-            f"characters {chunk.start:,} to {chunk.end:,} of {quoted(chunk.title, _MAX_ID)}"
-        ),
-        f"link      {quoted(mask_shown_address(chunk.source_url), _MAX_ID)}",
-        f"trust     {trust}",
-    ]
-    for name, factor in facts.factors.items():
-        values = ", ".join(f"{key} {quoted(str(value))}" for key, value in factor.items())
-        lines.append(f"          {name}: {values}")
-    for finding in facts.findings:
-        place = f" at characters {finding['start']} to {finding['end']}"
-        lines.append(
-            f"{finding['severity']:<9} {finding['check']}.{quoted(finding['rule'])}"
-            f"{place if finding['start'] >= 0 else ''}: {mask_snippet(finding['detail'])}"
-        )
-    lines += [
-        f"{decision.action:<9} {decision.at:%Y-%m-%d %H:%M} by {quoted(decision.who, _MAX_ID)}: "
-        f"{quoted(decision.why, 400)}"
-        for decision in facts.decisions
-    ]
-    print_parts(console, [*lines, f"text      {mask_snippet(facts.text)}"])
 
 
 # ---- A calibration: figures of every strategy, and what keeps a status from being higher.

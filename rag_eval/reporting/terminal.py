@@ -319,11 +319,10 @@ def _guard(report: Report, _: Page) -> Parts:
     if guard.reasons:
         common = sorted(guard.reasons.items(), key=lambda item: (-item[1], item[0]))[:5]
         reasons = ", ".join(f"{quoted(code)} {count}" for code, count in common)
-        yield f"reasons: {reasons}; rag-eval trust list shows the chunks"
+        yield f"reasons: {reasons}; evidence-trust.jsonl beside the report lists the chunks"
     if isinstance(manifest := guard.manifest, Manifest):
-        by = f", accepted by {quoted(manifest.accepted_by)}" if manifest.accepted_by else ""
         yield (
-            f"manifest version {manifest.version} of {manifest.created_at}{by}: "
+            f"manifest version {manifest.version} of {manifest.created_at}: "
             f"{manifest.n_same:,} documents as recorded, {manifest.n_changed:,} changed, "
             f"{manifest.n_not_in_manifest:,} not in it, {manifest.n_gone:,} deleted"
         )

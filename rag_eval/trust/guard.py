@@ -5,7 +5,7 @@ Every rule runs on every view of a text. Hidden and encoded text are findings to
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray, IntArray, Ranges, find_overlaps
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Trust, Verdict
 from rag_eval.core.frames import make_frame
-from rag_eval.trust.allowances import ALLOWED
+from rag_eval.trust.allowances import ALLOWED, Allowances
 from rag_eval.trust.markup import find_quotations
 from rag_eval.trust.reading import read_all
 from rag_eval.trust.rules import RuleSet, Severity
@@ -278,7 +278,7 @@ def judge_chunks(
     documents: pd.DataFrame,
     findings: pd.DataFrame,
     across: pd.DataFrame,
-    allowed: Mapping[str, str],
+    allowed: Allowances,
     *,
     about_injection: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -286,29 +286,29 @@ def judge_chunks(
 
     `documents` has the facts of `sources.judge_sources`, and `findings` are about its rows. The
     start and end of a finding stay places in the document. `across` is the result of
-    `find_across_titles`. `allowed` is chunk_id -> person who allowed the chunk; a block of the
-    chunk becomes a warning. The reason ALLOWED is always listed, because retrieval may block a
-    chunk that is clean here.
+    `find_across_titles`. A block of a chunk that `allowed` names becomes a warning with
+    the reason ALLOWED.
     """
     spread = _spread_findings(findings, pd.Index(documents["doc_id"]), chunks)
     findings = join_findings([spread, across])
     rank, reasons = rank_findings(findings, len(chunks), about_injection=about_injection)
-    names = [allowed.get(chunk_id, "") for chunk_id in chunks["chunk_id"]]
-    allowed_by = np.array(names, dtype=object)
-    let = allowed_by != ""
+    names = map(allowed.who_allows, chunks["chunk_id"], chunks["doc_id"])
+    allowed_by = np.array(list(names), dtype=object)
     # An attack seldom ends with its chunk, so a warning in the same document blocks too. Chunks
     # that a person allowed, or that warnings block together, do not count against other chunks.
     doc_ids = chunks["doc_id"].to_numpy()
     of_text = findings["check"].isin(_OF_TEXT)
     stopped = findings.loc[of_text & (findings["severity"] == "blocked"), "row"].to_numpy()
-    blocked_in = set(doc_ids[stopped[~let[stopped]]])
+    blocked_in = set(doc_ids[stopped[allowed_by[stopped] == ""]])
     warned = _find_signs(findings, about_injection=about_injection)
     for row in findings.loc[warned, "row"].unique().tolist():
         if rank[row] < _RANK["blocked"] and doc_ids[row] in blocked_in:
             rank[row] = _RANK["blocked"]
             reasons[row].insert(0, BESIDE)
-    rank[let & (rank == _RANK["blocked"])] = _RANK["warning"]
-    for row in np.flatnonzero(let).tolist():
+    allowed_by[rank == 0] = ""
+    is_allowed = allowed_by != ""
+    rank[is_allowed] = _RANK["warning"]
+    for row in np.flatnonzero(is_allowed).tolist():
         reasons[row].insert(0, ALLOWED)
     facts = documents.set_index("doc_id").loc[doc_ids, _FACTS].reset_index(drop=True)
     frame = facts.assign(

@@ -12,7 +12,7 @@ from rag_eval.core.records import Absent
 from rag_eval.corpus.source import resolve
 from rag_eval.storage.home import Home
 from rag_eval.trust.allowances import FILE_NAME as ALLOWED_FILE
-from rag_eval.trust.allowances import allowed_chunks
+from rag_eval.trust.allowances import Allowances, read_allowances
 from rag_eval.trust.signatures import (
     DocumentState,
     Signature,
@@ -30,15 +30,14 @@ MAX_GONE: Final = 20
 class TrustInputs(NamedTuple):
     """Signatures by doc_id, manifest and decisions of a gold set.
 
-    `states` compares each document with the manifest; None without a manifest. `allowed` maps a
-    chunk to the person who allowed the chunk.
+    `states` compares each document with the manifest; None without a manifest.
     """
 
     signatures: dict[str, Signature]
     states: Sequence[DocumentState] | None
     manifest: Manifest | Absent
     notes: list[str]
-    allowed: dict[str, str]
+    allowed: Allowances
 
 
 def read_trust_inputs(
@@ -55,11 +54,11 @@ def read_trust_inputs(
         signatures = read_signatures(resolve(config.signatures, base), config.keys)
         if unknown := len(signatures.keys() - hashes.keys()):
             notes.append(f"{unknown} signatures are about documents that the corpus does not have")
-    allowed, n_void = allowed_chunks(base, hashes)
-    if n_void:
+    allowed = read_allowances(base, hashes)
+    if allowed.n_void:
         notes.append(
-            f"{n_void} of the decisions in {ALLOWED_FILE} do not count: their documents have"
-            " other bytes now, or they do not say which they are about"
+            f"{allowed.n_void} of the decisions in {ALLOWED_FILE} do not count: their documents "
+            "have other bytes now, or they do not say which they are about"
         )
     if config.manifest is None:
         absent = Absent(reason="no trust.manifest is configured")
@@ -71,7 +70,6 @@ def read_trust_inputs(
         signature="signed" if config.keys else "not_configured",
         version=accepted.version,
         created_at=accepted.created_at,
-        accepted_by=accepted.who,
         n_same=states.count("same"),
         n_changed=states.count("changed"),
         n_not_in_manifest=states.count("not_in_manifest"),

@@ -1,12 +1,11 @@
 """Detached Ed25519 signatures (RFC 8032) over the bytes of documents, and manifests of hashes.
 
-The home remembers the last accepted manifest of each gold set, so that an old one is refused.
+The home remembers the last accepted manifest of each gold set, so that an older one is refused.
 No other file imports `cryptography`. Private keys are never logged or quoted in a message.
 """
 
 import base64
 import datetime as dt
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -85,27 +84,6 @@ def verify(
 _MAX_KEY_BYTES = 10_000
 
 
-def write_key(out: Path) -> str:
-    """Write a new private key, readable only by its owner, and return the public key in base64."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    try:
-        handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        message, accepted = "a key is never written over", "a file that does not exist yet"
-        raise InputError.of("file_exists", message, out, accepted=accepted) from error
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(pem)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return base64.b64encode(key.public_key().public_bytes_raw()).decode()
-
-
 def read_private_key(path: Path) -> "Ed25519PrivateKey":
     """Read a private key in PEM (PKCS 8). Raises InputError, which does not quote the key."""
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -124,6 +102,20 @@ def read_private_key(path: Path) -> "Ed25519PrivateKey":
     message = f"the private key {'cannot be read' if key is None else 'is of another kind'}"
     accepted = "an Ed25519 private key in PEM (PKCS 8) without a passphrase"
     raise InputError.of("bad_private_key", message, path, accepted=accepted) from None
+
+
+def name_key(private: "Ed25519PrivateKey", keys: Mapping[str, str]) -> str:
+    """Return the name of a private key's public key among `keys` (name -> base64).
+
+    Raises InputError, which gives the public key, if it is not among them.
+    """
+    public = base64.b64encode(private.public_key().public_bytes_raw()).decode()
+    names = [name for name, text in keys.items() if text == public]
+    if not names:
+        message = "trust.keys of the gold set has not the public key of this private key"
+        accepted = f"a private key of trust.keys; the public key of this one is {public}"
+        raise InputError.of("unknown_key", message, field="--key", accepted=accepted)
+    return names[0]
 
 
 def sign(private: "Ed25519PrivateKey", data: bytes) -> str:
@@ -201,7 +193,7 @@ class ManifestFile(Part):
     def _has_version(cls, values: dict[str, object]) -> dict[str, object]:
         if values.get("schema_version") == 1:
             message = "a manifest of this form has no version, so its age cannot be told"
-            accepted = "2: delete the file, and write it anew with rag-eval trust manifest"
+            accepted = "2: delete the file, and write it anew with rag-eval trust sign"
             raise refuse("old_manifest", message, accepted, "schema_version")
         return values
 
@@ -240,7 +232,7 @@ def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
     if not beside.exists():
         # Refuse a missing signature, because an attacker could change the manifest and delete it.
         message = "keys are configured and the manifest is not signed"
-        accepted = f"rag-eval trust manifest --key writes {beside.name} beside it"
+        accepted = f"rag-eval trust sign --key writes {beside.name} beside it"
         raise InputError.of("unsigned_manifest", message, path, accepted=accepted)
     text = (read_text(beside, problems, _MAX_SIDECAR_BYTES) or "").strip()
     problems.raise_errors()
@@ -269,7 +261,7 @@ def read_manifest(path: Path, keys: Mapping[str, str]) -> VerifiedManifest:
         _check_signature(path, text.encode(), keys)
     values = parse_object(text)
     if isinstance(values, Fault):
-        values.report(problems, path, 1, "what rag-eval trust manifest writes")
+        values.report(problems, path, 1, "what rag-eval trust sign writes")
         raise InputError(problems.listed())
     content = check_row(values, ManifestFile, problems, str(path), 1, strict=True)
     if content is None:
@@ -302,13 +294,16 @@ MANIFESTS = "manifests"
 
 
 class AcceptedManifest(Part):
-    """The acceptance of a manifest: by a run because it was newer, or by a person (`who`)."""
+    """The acceptance of a manifest by a run, because it was newer.
+
+    `who` and `why` are of earlier versions, in which a person could accept an older one.
+    """
 
     version: int
     created_at: str
     sha256: str
     highest: int
-    """Highest version that was ever accepted; a person may accept a lower one."""
+    """Highest version that was ever accepted."""
     accepted_at: str
     who: str = ""
     why: str = ""
@@ -330,47 +325,53 @@ def last_accepted(home: Home, gold_set: str) -> tuple[int, AcceptedManifest | No
         raise InputError.of("acceptance_damaged", message, home.address_of(names[-1])) from error
 
 
-def accept_manifest(
-    home: Home, gold_set: str, manifest: VerifiedManifest, who: str = "", why: str = ""
-) -> AcceptedManifest:
-    """Log a manifest that is newer than all accepted ones, or that a person accepts.
+def check_acceptable(
+    home: Home, gold_set: str, manifest: VerifiedManifest
+) -> tuple[int, AcceptedManifest | None]:
+    """Return the last acceptance with its number, if a run accepts the manifest after it.
 
     An old manifest keeps its valid signature, so only the version tells that somebody put it back.
-    Raises InputError if the manifest is not newer, or of another gold set with the same key. Needs
-    no lock: of two runs that write the same number, one succeeds, and the other judges its manifest
-    anew.
+    Raises InputError if the manifest is neither the last accepted one nor newer than all accepted
+    ones, or is of another gold set with the same key.
     """
     content = manifest.content
-    version, created_at = content.version, content.created_at
     if content.gold_set != gold_set:
         message = "this is the manifest of another gold set"
-        accepted = f"{gold_set}: rag-eval trust manifest writes it"
+        accepted = f"{gold_set}: rag-eval trust sign writes it"
         raise InputError.of(
             "other_gold_set", message, manifest.path, found=content.gold_set, accepted=accepted
         )
+    number, last = last_accepted(home, gold_set)
+    if last is not None and last.sha256 != manifest.sha256 and content.version <= last.highest:
+        raise InputError.of(
+            "manifest_not_newer",
+            "this manifest is not newer than the accepted ones, so it may have been put back",
+            manifest.path,
+            found=f"version {content.version} of {content.created_at}",
+            accepted=f"version {last.version} of {last.created_at}, which was accepted last, or a "
+            f"version after {last.highest}; if the documents are right, rag-eval trust sign "
+            "records them anew",
+        )
+    return number, last
+
+
+def accept_manifest(home: Home, gold_set: str, manifest: VerifiedManifest) -> AcceptedManifest:
+    """Log a manifest that is newer than all accepted ones; errors as in `check_acceptable`.
+
+    Needs no lock: of two runs that write the same number, one succeeds, and the other judges its
+    manifest anew.
+    """
+    content = manifest.content
     while True:
-        number, last = last_accepted(home, gold_set)
+        number, last = check_acceptable(home, gold_set, manifest)
         if last is not None and last.sha256 == manifest.sha256:
             return last
-        highest = 0 if last is None else last.highest
-        if last is not None and version <= highest and not who:
-            raise InputError.of(
-                "manifest_not_newer",
-                "this manifest is not newer than the accepted ones, so it may have been put back",
-                manifest.path,
-                found=f"version {version} of {created_at}",
-                accepted=f"version {last.version} of {last.created_at}, which was accepted last, "
-                f"or a version after {highest}; if this one is right, a person accepts it with "
-                "rag-eval trust accept-manifest",
-            )
         acceptance = AcceptedManifest(
-            version=version,
-            created_at=created_at,
+            version=content.version,
+            created_at=content.created_at,
             sha256=manifest.sha256,
-            highest=max(version, highest),
+            highest=content.version,
             accepted_at=f"{dt.datetime.now(dt.UTC):{_MOMENT}}",
-            who=who,
-            why=why,
         )
         data = f"{canonical_json(acceptance.model_dump())}\n".encode()
         if home.create(f"{MANIFESTS}/{gold_set}/{number + 1:08d}.json", data):

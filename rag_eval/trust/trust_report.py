@@ -125,9 +125,6 @@ class Manifest(Record):
     signature: Literal["signed", "not_configured"]
     version: Count
     created_at: Text
-    accepted_by: ShortText = Field(
-        description="the person who accepted this version; empty if a run did, as it was newer"
-    )
     n_same: Count
     n_changed: Count
     n_not_in_manifest: Count

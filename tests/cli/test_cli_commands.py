@@ -67,12 +67,9 @@ def test_version_and_no_command():
 
 
 NAMED = (
-    "trust list",
-    "trust show c1",
-    "trust allow c1 --who Ann --why x",
-    "trust manifest",
-    "trust accept-manifest --who Ann --why x",
-    "trust sign --key k.pem --name k",
+    "trust allow --document a.md --who Ann --why x",
+    "trust sign --key k.pem",
+    "trust verify",
     "rollout vector",
     "validate c.jsonl --index home",
     "explain q1",

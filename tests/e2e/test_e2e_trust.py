@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import jsonschema
 import pytest
-from cli_project import DOCUMENTS, QRELS, jsonl, nulls_without_reason
+from cli_project import DOCUMENTS, QRELS, jsonl, make_key, nulls_without_reason
 from pydantic_core import to_jsonable_python
 
 import rag_eval
@@ -118,16 +118,14 @@ def blocked_ids(project):
     return [line["chunkId"] for line in evidence(project) if line["blocked"]]
 
 
-def held_by_trust_list(project):
-    """Return the rows of `rag-eval trust list`."""
-    listed = project.command("trust", "list", "--json", "--gold-set", "tiny").stdout
-    return [json.loads(line) for line in listed.splitlines() if line.startswith("{")]
+def lines_of_planted(project):
+    return [line for line in evidence(project) if line["doc_id"] == "planted.md"]
 
 
-def decide(project, chunk_id, *more):
-    """Allow a chunk as a person, or revoke the permission."""
+def allow(project, doc_id="planted.md"):
+    """Allow a document as a person."""
     why = ("--gold-set", "tiny", "--who", "Ann", "--why", "it quotes an attack")
-    project.command("trust", "allow", chunk_id, *why, *more)
+    project.command("trust", "allow", "--document", doc_id, *why)
 
 
 def planted(project, text=f"{ATTACK}\n"):
@@ -205,9 +203,9 @@ def nights(scenario):
     blocked.validated = validated.stdout
     cited.unlink()
     blocked.planted = next(one for one in blocked.blocked if blocked.chunks[one][0] == "planted.md")
-    decide(project, blocked.planted[:10])
+    allow(project)
     night("allowed")
-    decide(project, blocked.planted, "--revoke")
+    (project.gold / "trust-allowed.jsonl").unlink()
     night("revoked")
     return SimpleNamespace(**found)
 
@@ -318,7 +316,7 @@ def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
     assert json.loads(path.read_text(encoding="utf-8"))["content_hash"] == by_command
 
     # An outside retriever may return text that a person allowed, in any pieces.
-    decide(project, blocked_ids(project)[0])
+    allow(project)
     leaky({"doc_id": "planted.md", "text": ATTACK}, {"doc_id": "planted.md", "text": ATTACK[:60]})
     ran(project)
     assert retrieved(project)["blocked"] == []
@@ -371,10 +369,9 @@ def trust_of(project):
 @pytest.mark.slow
 def test_a_changed_byte_is_blocked_and_a_forged_manifest_ends_the_run(project):
     private = project.root / "private.pem"
-    made = project.command("trust", "keygen", private)
-    public = re.search(r": ([A-Za-z0-9+/]{43}=)\n", made.stdout)[1]
+    public = make_key(private)
     configured(project, trust=f"{{keys: {{release: '{public}'}}, manifest: manifest.json}}")
-    project.command("trust", "manifest", "--key", private)
+    project.command("trust", "sign", "--key", private)
     path = project.corpus / "retries.md"
     path.write_bytes(path.read_bytes().replace(b"three", b"thre3"))
     (project.corpus / "alerts.md").rename(project.corpus / "new.md")
@@ -388,8 +385,8 @@ def test_a_changed_byte_is_blocked_and_a_forged_manifest_ends_the_run(project):
     assert found["new.md"] == (False, ["manifest.not_in_manifest"])
     assert found["storage.md"] == (False, [])
     told = project.report()["trust"]["poisoning"]["manifest"]
-    names = ("signature", "version", "accepted_by", "n_same", "n_changed", "n_not_in_manifest")
-    assert [told[name] for name in names] == ["signed", 1, "", 1, 1, 1]
+    names = ("signature", "version", "n_same", "n_changed", "n_not_in_manifest")
+    assert [told[name] for name in names] == ["signed", 1, 1, 1, 1]
     assert (told["n_gone"], told["gone"]) == (1, ["alerts.md"])
     warning = "DOCUMENTS WERE DELETED: 1 of 3 in the manifest are not in the corpus: alerts.md"
     assert warning in re.sub(r"\s+", " ", shown)
@@ -471,7 +468,6 @@ def test_quarantine_of_warnings_leaves_out_what_is_only_doubtful_until_it_is_all
     for name in ("gate-verdict.md", "gate-verdict.xml"):
         text = f"{counts} results with a warning; 0 of {guard['n_chunks']} chunks quarantined"
         assert text in project.text(name)
-    assert held_by_trust_list(project) == []
 
     configured(project, trust=spec.format("warnings"))
     ran(project)
@@ -480,9 +476,8 @@ def test_quarantine_of_warnings_leaves_out_what_is_only_doubtful_until_it_is_all
     assert gate(project)["evidence"]["quarantined"] == f"1 of {guard['n_chunks']} chunks"
     assert project.report()["poisonedBlocked"] == 1
     assert "planted.md" not in ranking(project)
-    (held,) = held_by_trust_list(project)
-    assert (held["verdict"], held["reasons"]) == ("warning", ["domain.not_listed"])
-    decide(project, held["chunk_id"])
+    assert lines_of_planted(project)[0]["reasons"] == ["domain.not_listed"]
+    allow(project)
     ran(project)
     assert project.report()["trust"]["poisoning"]["n_quarantined"] == 0
     assert "planted.md" in ranking(project)

@@ -1,5 +1,6 @@
 """A tiny gold set in our layout, a BEIR folder and the command line, in-process or as a process."""
 
+import base64
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
@@ -86,6 +89,14 @@ def jsonl(rows: Iterable[object]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+def make_key(path: Path) -> str:
+    """Write an Ed25519 private key, and return its public key in base64."""
+    key = Ed25519PrivateKey.generate()
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path.write_bytes(key.private_bytes(*form, serialization.NoEncryption()))
+    return base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+
 class Project:
     """Folders of one test: gold sets, home and reports, and the command line over them."""
 
@@ -136,7 +147,7 @@ class Project:
         options = {
             "run": ("home", "reports", "gold-sets"),
             "lint": ("home", "gold-sets"),
-            "trust": () if "keygen" in more else ("home", "gold-sets"),
+            "trust": ("home", "gold-sets"),
             "init": ("home", "gold-sets"),
             "validate": (),
         }

@@ -9,7 +9,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.trust.allowances import (
     FILE_NAME,
     Decision,
-    allowed_chunks,
+    read_allowances,
     read_decisions,
     record_decisions,
 )
@@ -67,7 +67,7 @@ def test_lines_are_only_added_and_the_last_one_counts(tmp_path):
         assert now.count(b"\n") == before.count(b"\n") + 1
         before = now
     record_decisions(tmp_path, [make_decision("never allowed", "revoke")])
-    assert allowed_chunks(tmp_path, {"d.md": sha("1")}) == ({"c1": "Cy"}, 0)
+    assert read_allowances(tmp_path, {"d.md": sha("1")}) == ({}, {"c1": "Cy"}, 0)
 
 
 def test_decisions_are_added_together_or_not_at_all(tmp_path):
@@ -92,7 +92,7 @@ def test_decisions_are_added_together_or_not_at_all(tmp_path):
     [
         (line()[:-5], None),
         ("[]", None),
-        (line(chunk_id=""), "chunk_id"),
+        (line(chunk_id=1), "chunk_id"),
         (line(action="permit"), "action"),
         (line(who="left out"), "who"),
         (line(why="w" * 2001), "why"),
@@ -128,4 +128,16 @@ def test_a_decision_counts_for_the_bytes_that_were_seen(tmp_path):
     record_decisions(tmp_path, [make_decision("unsaid", doc_id="d", source_hash="")])
     # Two missing hashes are equal in "d", but no hash says which bytes were read.
     now = {"a": sha("1"), "b": sha("two"), "d": "", "e": sha("5")}
-    assert allowed_chunks(tmp_path, now) == ({"same": "Ann"}, 4)
+    assert read_allowances(tmp_path, now) == ({}, {"same": "Ann"}, 4)
+
+
+def test_a_document_is_allowed_with_all_its_chunks(tmp_path):
+    record_decisions(tmp_path, [make_decision("", who="Bob"), make_decision("c1")])
+    allowed = read_allowances(tmp_path, {"d.md": sha("1")})
+    assert allowed == ({"d.md": "Bob"}, {"c1": "Ann"}, 0)
+    assert [allowed.who_allows(*of) for of in (("c1", "d.md"), ("c2", "d.md"), ("c2", "e.md"))] == [
+        "Ann",
+        "Bob",
+        "",
+    ]
+    assert read_allowances(tmp_path, {"d.md": sha("2")}) == ({}, {}, 2)

@@ -6,7 +6,7 @@ import pytest
 
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS
 from rag_eval.core.frames import CHUNKS, make_frame
-from rag_eval.trust.allowances import ALLOWED
+from rag_eval.trust.allowances import ALLOWED, Allowances
 from rag_eval.trust.guard import (
     BESIDE,
     TOGETHER,
@@ -56,7 +56,8 @@ def findings(*rows):
 
 
 def judge_all(chunks, found, allowed=None):
-    return judge_chunks(chunks, make_facts(), found, find_across_titles(chunks), allowed or {})
+    allowed = Allowances({}, allowed or {}, 0)
+    return judge_chunks(chunks, make_facts(), found, find_across_titles(chunks), allowed)
 
 
 def spread(*rows):
@@ -144,12 +145,12 @@ def test_an_allowed_chunk_says_so_and_is_a_warning_at_most():
         allowed=allowed,
     )
     assert frame["verdict"].tolist() == ["warning", "blocked", "warning", "clean", "clean"]
-    assert frame["allowed_by"].tolist() == ["Ann", "", "Bob", "Cy", ""]
+    assert frame["allowed_by"].tolist() == ["Ann", "", "Bob", "", ""]
     assert frame["reasons"].tolist() == [
         [ALLOWED, "pattern.x", "domain.y"],
         ["pattern.x"],
         [ALLOWED, BESIDE, "pattern.w"],
-        [ALLOWED],
+        [],
         [],
     ]
 
@@ -212,9 +213,13 @@ def test_in_a_corpus_about_injection_visible_warnings_do_not_add_up():
     chunks, found = make_chunks(), placed(rows)
     across = find_across_titles(chunks)
     facts, options = make_facts(), {"about_injection": True}
-    verdicts = judge_chunks(chunks, facts, found, across, {}, **options)[0]["verdict"].tolist()
+    verdicts = judge_chunks(chunks, facts, found, across, Allowances({}, {}, 0), **options)[0][
+        "verdict"
+    ].tolist()
     assert verdicts == ["warning", "warning", "blocked", "blocked", "blocked"]
-    verdicts = judge_chunks(chunks, facts, found, across, {})[0]["verdict"].tolist()
+    verdicts = judge_chunks(chunks, facts, found, across, Allowances({}, {}, 0))[0][
+        "verdict"
+    ].tolist()
     assert verdicts == ["blocked", "warning", "blocked", "blocked", "blocked"]
 
 
