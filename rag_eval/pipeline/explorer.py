@@ -1,25 +1,16 @@
-"""Write the parts of the explorer: a summary with a table of questions, and the questions.
-
-The result page embeds these parts. The viewer serves them. A browser reads them part by part.
-"""
+"""Collect what the explorer shows: a summary with a table of questions, and the questions."""
 
 import dataclasses
 import functools
-import gzip
 import itertools
-import json
-import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level, snippet
-from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
+from rag_eval.core.arrays import BoolArray, IntArray
+from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level
 from rag_eval.measures.gold_arrays import GoldArrays
 from rag_eval.measures.ranking import Qrels
 from rag_eval.pipeline.answers import Answered
@@ -29,109 +20,39 @@ from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
 from rag_eval.pipeline.measures import COMPARED
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Work
-from rag_eval.pipeline.scores import ALWAYS_K, ScoredRuns, judge_runs, wording_of
+from rag_eval.pipeline.scores import (
+    ALWAYS_K,
+    MEASURE,
+    ScoredRuns,
+    judge_runs,
+    values_of,
+    wording_of,
+)
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.metrics_report import Outgoing
-from rag_eval.reporting.report import FoundCount, LookFirst
-from rag_eval.reporting.tables import visible, web_address
+from rag_eval.reporting.questions import (
+    FEW_DIGITS,
+    MAX_ANSWER,
+    MAX_QUESTION,
+    MAX_WORDING,
+    PACKED,
+    PER_PART,
+    SUMMARY_FILE,
+    Json,
+    address,
+    line,
+    marked,
+    packed,
+    rounded,
+    short_name,
+    texts_or_null,
+)
+from rag_eval.reporting.tables import visible
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.trust.guard import judge_units
 
-# ---- Format of the parts: rounded numbers, compact JSON, reproducible gzip bytes.
-
-Json: TypeAlias = dict[str, Any]
-PER_PART: Final = 200
-"""Number of questions in one part."""
-PACKED: Final = ".json.gz"
-SUMMARY_FILE: Final = f"summary{PACKED}"
-DIGITS, FEW_DIGITS = 6, 4
-"""Significant digits of the table, and of scores and miss rates, which make up most bytes."""
-
-
-def packed(value: object) -> bytes:
-    """Write compact, gzipped JSON. The bytes hold no time, so equal values give equal bytes."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return gzip.compress(text.encode(), compresslevel=6, mtime=0)
-
-
-def unpacked(data: bytes) -> Any:
-    """Read the bytes that `packed` wrote."""
-    return json.loads(gzip.decompress(data))
-
-
-def _rounded(values: npt.ArrayLike, digits: int = DIGITS) -> list[float | None]:
-    """Round numbers for JSON; NaN and infinity become null."""
-    numbers = np.asarray(values, dtype=np.float64).tolist()
-    return [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in numbers]
-
-
-# ---- Texts: personal data masked, invisible characters written out, cut to a limit.
-
-MAX_NAME, MAX_ADDRESS, MAX_QUESTION, MAX_WORDING, MAX_ANSWER = 200, 500, 300, 600, 600
-"""Limits in code points: ids and titles, addresses, questions in the table, wordings, answers."""
-REACH: Final = 500
-"""Characters on both sides of a window that are masked together with the window.
-
-A window may show only the end of a value. The characters beside it reveal the whole value.
-"""
-
-
-def line(text: str, limit: int = SNIPPET_CHARS) -> str:
-    """Write a text as one line of at most `limit` code points.
-
-    Personal data is masked, and invisible characters are written out.
-    """
-    return visible(mask_snippet(text, limit))
-
-
-@functools.lru_cache(maxsize=20_000)
-def _name(text: str) -> str:
-    """Write an id, a title or a tag as one line. Results are cached, because names recur."""
-    return line(text, MAX_NAME)
-
-
-@functools.lru_cache(maxsize=20_000)
-def address(url: str) -> dict[str, str]:
-    """Write an address as `source`, its text, and as `link`.
-
-    The link is empty when the address is no web address or holds masked personal data.
-    """
-    start = url[: 10 * MAX_ADDRESS]
-    masked = mask_shown_address(start)
-    link = web_address(url) if masked == url else ""
-    return {"source": visible(snippet(masked, MAX_ADDRESS)), "link": link}
-
-
-def marked(text: str, spans: Sequence[tuple[int, int]], limit: int = SNIPPET_CHARS) -> list[str]:
-    """Cut a window of at most `limit` characters of a text around the first of several spans.
-
-    `spans` are [begin, end) in characters of the text. Returns the window in pieces; every second
-    piece is the text of a span. White space is collapsed, personal data is masked, and invisible
-    characters are written out.
-    """
-    spans = sorted((begin, min(end, len(text))) for begin, end in spans if begin < len(text))
-    if not spans:
-        return [line(text, limit)]
-    begin, end = spans[0]
-    start = max(0, begin - max(0, limit - (end - begin)) // 2)
-    stop, low = min(len(text), start + limit), max(0, start - REACH)
-    region, place = masked_text(text[low : stop + REACH]), start
-    pieces = []
-    for begin, end in spans:
-        first, last = max(begin, place), min(end, stop)
-        if first < last:
-            pieces += [region[place - low : first - low], region[first - low : last - low]]
-            place = last
-    pieces.append(region[place - low : stop - low])
-    pieces = [visible(re.sub(r"\s+", " ", piece)) for piece in pieces]
-    pieces[0] = (ELLIPSIS if start else "") + pieces[0].lstrip()
-    pieces[-1] = pieces[-1].rstrip() + (ELLIPSIS if stop < len(text) else "")
-    return pieces
-
-
 # ---- Rows of the explorer: the stages' tables, joined by wording and by unit.
 
-MEASURE: Final = "R@10"
 DEPTH: Final = 10
 """Number of ranks in the parts."""
 
@@ -278,8 +199,8 @@ def _collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[
             quote += ELLIPSIS if end - start > SNIPPET_CHARS else ""
         entries.setdefault(row["query_id"], []).append(
             {
-                "doc": _name(doc_id),
-                "section": _name(row["section_id"]) if row["kind"] == 1 else "",
+                "doc": short_name(doc_id),
+                "section": short_name(row["section_id"]) if row["kind"] == 1 else "",
                 "quote": quote,
                 **address(documents["source_url"].get(doc_id, "")),
             }
@@ -330,11 +251,11 @@ def _list_answers(
             "outcome": answer.outcome,
             "text": line(outgoing.text, MAX_ANSWER),
             "strategy": answered.answers.about.strategy,
-            "groundedness": _rounded([figures["groundedness"].get(answer.query_id, np.nan)])[0],
+            "groundedness": rounded([figures["groundedness"].get(answer.query_id, np.nan)])[0],
             "citations": [
                 {
-                    "doc": _name(quote.doc_id),
-                    "section": _name(answer.evidence[span.evidence].chunk.section_id)
+                    "doc": short_name(quote.doc_id),
+                    "section": short_name(answer.evidence[span.evidence].chunk.section_id)
                     if 0 <= span.evidence < len(answer.evidence)
                     else "",
                     "quote": line(quote.text),
@@ -385,10 +306,10 @@ def _write_retrievals(
     """
     lost = missed_sentences(missed)
     units, hits = ranks["unit"].tolist(), ranks["hit"].to_numpy()
-    scores = _rounded(ranks["score"], FEW_DIGITS)
+    scores = rounded(ranks["score"], FEW_DIGITS)
     bounds = np.searchsorted(ranks["retrieval"], np.arange(len(retrievals) + 1)).tolist()
     columns = ("first", "value", "miss_rate", "ci_low", "ci_high")
-    figures = list(zip(*(_rounded(retrievals[name], FEW_DIGITS) for name in columns), strict=True))
+    figures = list(zip(*(rounded(retrievals[name], FEW_DIGITS) for name in columns), strict=True))
     for at, row in enumerate(retrievals.to_dict("records")):
         low, high = bounds[at : at + 2]
         first, value, *rates = figures[at]
@@ -426,13 +347,13 @@ def _write_questions(
     def describe(unit: int) -> Json:
         row = rows[unit]
         return {
-            "doc": _name(row["doc_id"]),
-            "section": _name(row["section_id"]),
-            "title": _name(row["title"]),
+            "doc": short_name(row["doc_id"]),
+            "section": short_name(row["section_id"]),
+            "title": short_name(row["title"]),
             "text": [line(row["shown"] or row["text"])],
-            "trust": _rounded([row["trust"]])[0],
+            "trust": rounded([row["trust"]])[0],
             "verdict": row["verdict"],
-            "reasons": [_name(code) for code in row["reasons"]],
+            "reasons": [short_name(code) for code in row["reasons"]],
             **address(row["url"]),
         }
 
@@ -463,14 +384,6 @@ def _write_questions(
 # ---- The summary: the table of questions, and what the page says about the run.
 
 
-def values_of(runs: ScoredRuns) -> FloatArray:
-    """Average recall at 10 over wordings and seeds: float [n_strategies, n_questions]."""
-    level, gold = runs.config.level, runs.gold
-    tables = [runs.scores(name).per_query(level, gold) for name in runs.names]
-    at = runs.scores(runs.names[0]).labels[level].index(MEASURE)
-    return np.stack([table[:, at] for table in tables])
-
-
 def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) -> Json:
     """Write the summary without the comparison with the previous run.
 
@@ -485,7 +398,7 @@ def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) 
         return values.reindex(cells).to_numpy().reshape(len(names), len(queries)).tolist()
 
     def numbers(values: pd.Series) -> list[list[float | None]]:
-        return [_rounded(row) for row in table(values)]
+        return [rounded(row) for row in table(values)]
 
     by_question = retrievals.groupby(["s", "question"])
     first = retrievals[retrievals["is_first"]].set_index(["s", "question"])
@@ -497,22 +410,22 @@ def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) 
     questions = {
         "id": [visible(query_id) for query_id in queries["query_id"]],
         "text": [line(text, MAX_QUESTION) for text in queries["text"]],
-        "tags": [list(dict.fromkeys(_name(str(tag)) for tag in tags)) for tags in queries["tags"]],
+        "tags": [list(dict.fromkeys(map(short_name, map(str, tags)))) for tags in queries["tags"]],
         "answerable": queries["answerable"].astype(object).where(known, None).tolist(),
-        "value": [_rounded(row) for row in values_of(runs)],
+        "value": [rounded(row) for row in values_of(runs)],
         "first": numbers(first["first"]),
         "hits": numbers(by_question["hit"].sum(min_count=1)),
         "runs": numbers(by_question.size()),
-        "lost": [_texts(row) for row in table(_lost_steps(made))],
+        "lost": [texts_or_null(row) for row in table(_lost_steps(made))],
         "miss": numbers(first["miss_rate"]),
         "status": [
             [status if isinstance(status, str) else "absent" for status in row]
             for row in table(first["status"])
         ],
-        "state": [_texts(row) for row in states.to_numpy()],
-        "outcome": _texts(answers["outcome"]),
-        "correct": _rounded(answers["n_correct"]),
-        "cited": _rounded(answers["n_cited"]),
+        "state": [texts_or_null(row) for row in states.to_numpy()],
+        "outcome": texts_or_null(answers["outcome"]),
+        "correct": rounded(answers["n_correct"]),
+        "cited": rounded(answers["n_cited"]),
     }
     return {
         "gold_set": config.name,
@@ -538,13 +451,6 @@ def _lost_steps(made: Explored) -> pd.Series:
     return pd.Series(missed["lost"].to_numpy(dtype=object), pd.MultiIndex.from_arrays(keys))
 
 
-def _texts(values: npt.ArrayLike) -> list[str | None]:
-    """Return texts, and null for empty texts and other values."""
-    return [
-        value if isinstance(value, str) and value else None for value in np.asarray(values, object)
-    ]
-
-
 def _add_previous(summary: Json, runs: ScoredRuns, previous: Previous | None) -> Json:
     """Add the change of each question, [n_strategies, n_questions]; null when it is unknown."""
     values = values_of(runs)
@@ -558,52 +464,8 @@ def _add_previous(summary: Json, runs: ScoredRuns, previous: Previous | None) ->
         "previous_reason": (NO_PREVIOUS if previous is None else previous.reason) or None,
         "previous_comparable": None if previous is None else are_comparable(previous.changes),
         "previous_changes": [] if previous is None else list(previous.changes.values()),
-        "questions": {**summary["questions"], "change": [_rounded(row) for row in change]},
+        "questions": {**summary["questions"], "change": [rounded(row) for row in change]},
     }
-
-
-N_LOOK_FIRST: Final = 3
-"""Number of questions that the report names first."""
-
-
-def rank_missed(summary: Json, groups: IntArray, lost: Mapping[str, str]) -> list[LookFirst]:
-    """Name the questions of a summary to look at first: missed by the primary strategy.
-
-    The smallest share of retrievals with gold comes first. Among equals, a question that another
-    strategy finds comes first, then the one with the smallest stated miss rate, as this claim is
-    wrong by most. `groups` are int [n_questions]. Each group of questions gives one.
-    `lost` says by question what lost the gold of its original wording.
-    """
-    names, primary, asked = summary["strategies"], summary["primary"], summary["questions"]
-    hits, runs = (np.array(asked[name], dtype=np.float64) for name in ("hits", "runs"))
-    share = hits / runs
-    others = np.nan_to_num(np.delete(share, primary, axis=0))
-    gain = others.max(axis=0, initial=0.0) - share[primary]
-    stated = np.array(asked["miss"][primary], dtype=np.float64)
-    # NaN sorts last: questions without gold, and questions without a stated miss rate.
-    order = np.lexsort((stated, -gain, share[primary]))
-    order = order[share[primary, order] < 1]
-    _, first = np.unique(groups[order], return_index=True)
-
-    def count(at: int, question: int) -> FoundCount:
-        found, tried = int(hits[at, question]), int(runs[at, question])
-        return FoundCount(strategy=names[at], n_found=found, n_runs=tried)
-
-    found = []
-    for question in order[np.sort(first)[:N_LOOK_FIRST]].tolist():
-        best = int(np.argmax(np.nan_to_num(share[:, question])))
-        found.append(
-            LookFirst(
-                query_id=asked["id"][question],
-                text=asked["text"][question],
-                primary=count(primary, question),
-                other=None if gain[question] <= 0 else count(best, question),
-                miss_rate=asked["miss"][primary][question],
-                status=asked["status"][primary][question],
-                lost=lost.get(asked["id"][question]),
-            )
-        )
-    return found
 
 
 def write_explorer(work: Work, made: Explored, previous: Previous | None) -> Artifact:
@@ -655,69 +517,3 @@ def _keep_questions(work: Work, made: Explored) -> Artifact:
         return parts
 
     return work.keep("explorer parts", identity, make)
-
-
-# ---- Parts embedded in the HTML report: within a limit of bytes.
-
-CUTS: Final = ((10, 10), (10, 5), (5, 3), (3, 1), (0, 1), (0, 0))
-"""What a page keeps, from much to little: ranks of wordings beside the original, and first ranks
-of the original wording with their texts."""
-
-
-def embedded_size(parts: Mapping[str, bytes]) -> int:
-    """Count the bytes of all parts in base64."""
-    return sum(4 * -(-len(part) // 3) for part in parts.values())
-
-
-def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
-    """Fit the parts into a page: cut them by the first of CUTS that fits, or by the last.
-
-    `limit_bytes` is the largest size of all parts together in base64. Gold and answers stay. In
-    the summary, `cut` holds the numbers of CUTS.
-    """
-    whole = {name: artifact.bytes(name) for name in sorted(artifact.files) if name.endswith(PACKED)}
-    if embedded_size(whole) <= limit_bytes:
-        return whole
-    summary = unpacked(whole.pop(SUMMARY_FILE))
-    sample = list(whole)[:: max(1, len(whole) // 4)]
-
-    def shorten(names: Iterable[str], cut: tuple[int, int]) -> dict[str, bytes]:
-        return {
-            name: packed([_shorten(question, *cut) for question in unpacked(whole[name])])
-            for name in names
-        }
-
-    for cut in CUTS:
-        # Try a few parts first, because each cut of all parts of a large gold set costs seconds.
-        estimate = embedded_size(shorten(sample, cut)) * len(whole) / len(sample)
-        if estimate <= limit_bytes or cut == CUTS[-1]:
-            parts = {SUMMARY_FILE: packed(summary | {"cut": cut})} | shorten(whole, cut)
-            if embedded_size(parts) <= limit_bytes:
-                break
-    return parts
-
-
-def _shorten(question: Json, others: int, texts: int) -> Json:
-    """Cut the lists of other wordings, and leave out the texts of later ranks."""
-    runs = [
-        run
-        if run["w"] == 0
-        else {
-            **run,
-            "units": run["units"][:others],
-            "scores": run["scores"][:others],
-            "hits": [place for place in run["hits"] if place < others],
-        }
-        for run in question["runs"]
-    ]
-    listed = {unit for run in runs for unit in run["units"]}
-    shown = {unit for run in runs if run["w"] == 0 for unit in run["units"][:texts]}
-    units = [
-        unit
-        if at in shown
-        else {**unit, "text": None, "title": "", "source": "", "link": ""}
-        if at in listed
-        else None
-        for at, unit in enumerate(question["units"])
-    ]
-    return {**question, "runs": runs, "units": units}

@@ -33,14 +33,7 @@ from rag_eval.pipeline.corpus import (
     EvidenceTrust,
     GoldVariants,
 )
-from rag_eval.pipeline.explorer import (
-    SUMMARY_FILE,
-    Explored,
-    missed_sentences,
-    rank_missed,
-    unpacked,
-    write_explorer,
-)
+from rag_eval.pipeline.explorer import Explored, missed_sentences, write_explorer
 from rag_eval.pipeline.exports import answer_files, evidence_lines, write_run_traces
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
@@ -72,6 +65,7 @@ from rag_eval.reporting.metrics_report import (
     make_draft,
     write_csv,
 )
+from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, unpacked
 from rag_eval.reporting.report import Embeddings, Report
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts

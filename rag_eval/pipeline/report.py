@@ -10,12 +10,12 @@ from rag_eval.core.errors import quoted
 from rag_eval.gates.gate_report import GatePart
 from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.explorer import SUMMARY_FILE, slim, unpacked
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
 from rag_eval.reporting.mlflow import record
+from rag_eval.reporting.questions import SUMMARY_FILE, slim, unpacked
 from rag_eval.reporting.report import Report
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.files import atomic_path, write_text

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,8 @@ from rag_eval.pipeline.runner import Runner
 LEVELS: tuple[Level, ...] = ("document", "section", "span")
 ALWAYS_K = 10
 """Cutoff of the headline figures in the report. Every sweep includes this cutoff."""
+MEASURE: Final = "R@10"
+"""Measure of single questions in the explorer and of the slices."""
 
 
 def cutoffs_of(ks: Sequence[int]) -> list[int]:
@@ -415,3 +418,11 @@ def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
     """Make a figure of the report, with the reason for a missing value."""
     why = {} if reason is None else {"value": reason}
     return Figure.model_validate({**interval_fields(record), "why": why})
+
+
+def values_of(runs: ScoredRuns) -> FloatArray:
+    """Average recall at 10 over wordings and seeds: float [n_strategies, n_questions]."""
+    level, gold = runs.config.level, runs.gold
+    tables = [runs.scores(name).per_query(level, gold) for name in runs.names]
+    at = runs.scores(runs.names[0]).labels[level].index(MEASURE)
+    return np.stack([table[:, at] for table in tables])

@@ -14,16 +14,7 @@ from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.pipeline.answers import Answered, AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
-from rag_eval.pipeline.explorer import (
-    Explored,
-    address,
-    embedded_size,
-    marked,
-    rank_missed,
-    slim,
-    unpacked,
-    write_explorer,
-)
+from rag_eval.pipeline.explorer import Explored, write_explorer
 from rag_eval.pipeline.history import find_previous, make_record
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.misses import MissedQuestions
@@ -33,6 +24,7 @@ from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.pipeline.stages import open_runner
+from rag_eval.reporting.questions import address, embedded_size, marked, rank_missed, slim, unpacked
 from rag_eval.reporting.tables import visible
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
