@@ -22,6 +22,7 @@ from rag_eval.reporting.metrics_report import csv_text
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.table import Table as RichTable
+    from rich.text import Text
 
 # ---- Untrusted texts: invisible characters and direction marks are written out
 
@@ -215,6 +216,14 @@ class Cell:
     series: tuple[int, bool] | None = None
 
     @property
+    def is_figure(self) -> bool:
+        """Whether the cell holds a figure, not a null, whose kind is not known."""
+        is_null = self.value is None or (
+            isinstance(self.value, Cursor) and self.value.value is None
+        )
+        return self.kind in {"number", "estimate", "limited"} and not is_null
+
+    @property
     def middle(self) -> Cursor | None:
         """Place of the figure of an estimate."""
         place = self.value if isinstance(self.value, Cursor) else None
@@ -251,7 +260,9 @@ class Cell:
                 sign = "≤" if place["inside"].value else ">"
                 return f"{self.middle.value:.3f} {sign} {place['null_limit'].value:.3f}"
             low, high = (end.value for end in bounds(place) or (Cursor(None), Cursor(None)))
-            return interval(self.middle.value, low, high, "+" if self.signed else "")
+            written = interval(self.middle.value, low, high, "+" if self.signed else "")
+            scored = place.get("n_scored") or place.get("n")
+            return f"{written} of {scored.value:,}" if scored and "n" in self.flags else written
         words = visible(self.words)
         return words.replace("_", " ") if self.kind == "chip" else words
 
@@ -378,7 +389,7 @@ class Table:
         figured = [
             dataclasses.replace(
                 column,
-                figures=any(row[at].kind in {"number", "estimate", "limited"} for row in cells),
+                figures=any(row[at].is_figure for row in cells),
             )
             for at, column in enumerate(declared)
         ]
@@ -440,12 +451,18 @@ class Table:
         lines = [head, ["---"] * len(head), *rows]
         return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
-    def __rich_console__(self, _: "Console", options: "ConsoleOptions") -> Iterator["RichTable"]:
+    def __rich_console__(
+        self, _: "Console", options: "ConsoleOptions"
+    ) -> Iterator["RichTable | Text"]:
         """Yield the table for a width, as rich asks for it.
 
         Figures and the first column are never cut. Where the terminal is too narrow, the bounds of
         intervals move to a second line.
         """
+        from rich.text import Text
+
+        if self.caption:
+            yield Text(self.caption, "bold")
         table, width = self._rich(" [")
         if width > options.max_width:
             table, width = self._rich("\n[")
@@ -464,9 +481,6 @@ class Table:
         from rich.text import Text
 
         table = RichTable(
-            title=Text(self.caption) if self.caption else None,
-            title_justify="left",
-            title_style="bold",
             box=box.SIMPLE_HEAD,
             show_edge=False,
             pad_edge=False,
@@ -477,9 +491,9 @@ class Table:
         ]
         least = 2 * len(self.columns) - 1
         for at, column in enumerate(self.columns):
-            is_fixed = column.figures or at == 0 or column.heading in CHIPS
             cells = [column.heading, *(row[at] for row in texts)]
             width = max(cell_len(line) for cell in cells for line in cell.split("\n"))
+            is_fixed = column.figures or at == 0 or width <= _SHORT
             width = width if is_fixed else min(width, _FOLDED)
             least += width
             justify: Any = "right" if column.figures else "left"
@@ -494,8 +508,8 @@ class Table:
 
 MAX_CELL: Final = 300
 """Largest number of characters of a text in a table on the terminal."""
-_FOLDED: Final = 12
-"""Least width of a longer text that may be folded."""
+_FOLDED, _SHORT = 12, 22
+"""Least width of a longer text that may be folded, and largest width of a text that is not."""
 STATUS_STYLE: Final = {
     "pass": "green",
     "fail": "red",

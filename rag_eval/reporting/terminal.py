@@ -4,7 +4,7 @@ Texts of strangers go through `quoted` or `snippet`; rich markup in them is neve
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,22 +18,21 @@ from rag_eval.core.records import (
     Figure,
     Interval,
 )
-from rag_eval.core.types import DISCOUNTING, Level, snippet
+from rag_eval.core.types import Level, snippet
 from rag_eval.gates.gate_report import count_gates
-from rag_eval.measures.answer_report import AnswersPart
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.report_tables import Page
 from rag_eval.reporting.tables import Cursor, Table, interval, print_parts
 from rag_eval.trust.trust_report import Manifest, Poisoning
-from rag_eval.uncertainty.miss_rate_report import AnswerConfidences, StrategyCalibration
+from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN: Final = ("R@10", "RR", "nDCG@10")
-_MAX_ROWS, _MAX_GATES, _MAX_GONE = 8, 5, 5
+_MAX_ROWS, _MAX_GATES, _MAX_GONE, _MAX_REASONS = 8, 5, 5, 5
 """Shown strategies and failed gates on the one screen, and names of deleted documents."""
 _MAX_QUESTION, _MAX_REV, _ALPHA = 60, 24, 0.05
 
@@ -41,12 +40,6 @@ _MAX_QUESTION, _MAX_REV, _ALPHA = 60, 24, 0.05
 def estimate(figure: Estimate | Interval | None) -> str:
     """Write an estimate of a report with its interval; a dash for None."""
     return "-" if figure is None else interval(*figure.triple)
-
-
-def _list_counts(counts: Mapping[str, int]) -> str:
-    """Write counts by name, the most frequent first."""
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
-    return ", ".join(f"{count} {quoted(name)}" for name, count in ordered)
 
 
 # ---- The parts of a report: each yields tables and lines in the order of the terminal.
@@ -214,26 +207,11 @@ def _comparisons(report: Report, _: Page) -> Parts:
         yield comparisons_table([row for row in pairs if row.measure == SHOWN[0]], title)
 
 
-def _stability(report: Report, _: Page) -> Parts:
-    entry = report.stability.strategies[report.strategy]
-    flips, together = entry.hit_changes_with_wording["hit_at_10"], entry.convergent_and_hit
-    if flips.n_scored:
-        yield (
-            "share of questions whose hit@10 changes with the wording: "
-            f"{estimate(flips)}, over {flips.n_scored}"
-        )
-        yield (
-            "share of questions found under every wording by equal lists: "
-            f"{estimate(together)}, over {together.n_scored}"
-        )
-    else:
-        yield "no question has a second wording, so the effect of the wording is not known"
-    yield (
-        f"delta_s {estimate(entry.delta_s)} (target {entry.delta_s.target}), "
-        f"measured with {quoted(report.stability.embedding)}"
-    )
-    if entry.seeds_change_nothing:
-        yield f"all seeds gave identical rankings for {quoted(report.strategy)}"
+def _stability(_: Report, page: Page) -> Parts:
+    headings = ("strategy", "R@10 worst", "R@10 best", "another seed", "convergent and hit")
+    yield tables.wordings(page).select(*headings, "questions")
+    yield tables.hit_changes(page).select("strategy", "hit@10", "questions")
+    yield tables.distances(page).select("strategy", "delta_s", "target", "questions")
 
 
 def _answers(report: Report, page: Page) -> Parts:
@@ -249,19 +227,17 @@ def _answers(report: Report, page: Page) -> Parts:
         for record in records
         if record.value is None and not record.name.startswith("failure_rate_")
     )
-    outcomes = {name.replace("_", " "): n for name, n in answers.outcomes.items()}
-    yield f"{answers.n_questions} questions: {_list_counts(outcomes)}"
-    if answers.codes:
-        yield f"contract broken: {_list_counts(answers.codes)}"
-    bad = ", ".join(f"{n} {code}" for code, n in citations.codes.items() if code != "ok" and n)
-    if bad:
-        yield f"citations that do not validate, of {citations.n_citations}: {bad}"
+    yield tables.answer_outcomes(page).select("outcome", "questions")
+    for table in (tables.citation_codes(page), tables.contract_codes(page)):
+        yield table.select("code", "n")
+    yield tables.usage(page)
     if citations.unsupported:
         yield (
             f"sentences that their citations do not support: {citations.n_unsupported}, for "
             f"example in {quoted(citations.unsupported[0].query_id)} (rag-eval explain)"
         )
-    yield from _models_and_findings(answers)
+    if verifier := answers.verifier:
+        yield f"support is scored by {quoted(verifier.name)} ({quoted(verifier.model)})"
     if (gap := answers.gap).n_flagged:
         yield (
             f"{gap.code} (warning): {gap.n_flagged} of {gap.n_checked} answers leave the "
@@ -269,32 +245,8 @@ def _answers(report: Report, page: Page) -> Parts:
         )
 
 
-def _models_and_findings(answers: AnswersPart) -> Iterator[str]:
-    """Write findings of plug-ins, requests, and the verifier."""
-    if answers.findings:
-        yield f"findings: {_list_counts(answers.findings)}"
-    if usage := answers.usage:
-        yield (
-            f"{quoted(str(answers.model))}: {usage['requests']} requests, {usage['retries']} "
-            f"retries, {usage['cached']} replies from the cache; {usage['cost_per_1k']:.2f} "
-            "for 1,000 questions at the configured prices"
-        )
-    if verifier := answers.verifier:
-        failed = f"; without a verdict: {_list_counts(verifier.failures)}"
-        yield (
-            f"groundedness and citation support are scored by the verifier {quoted(verifier.name)} "
-            f"({quoted(verifier.model)}){failed if verifier.failures else ''}"
-        )
-
-
-def _ragas(report: Report, page: Page) -> Parts:
-    if report.ragas:
-        yield tables.ragas(page).select("measure", "ragas", "scored", "our measure", "ours")
-        yield from (
-            f"{figure.name}: "
-            f"{figure.difference if figure.value is not None else figure.why['value']}"
-            for figure in report.ragas
-        )
+def _ragas(_: Report, page: Page) -> Parts:
+    yield tables.ragas(page).select("measure", "ragas", "scored", "our measure", "ours")
 
 
 def _count_poison(guard: Poisoning) -> str:
@@ -307,7 +259,7 @@ def _count_poison(guard: Poisoning) -> str:
     )
 
 
-def _guard(report: Report, _: Page) -> Parts:
+def _guard(report: Report, page: Page) -> Parts:
     guard = report.trust.poisoning
     milder = ", for a corpus about injection" if guard.about_injection else ""
     yield (
@@ -316,10 +268,9 @@ def _guard(report: Report, _: Page) -> Parts:
         f"allowed by a person (quarantine: {guard.quarantine})"
     )
     yield _count_poison(guard)
+    yield tables.guard_reasons(page).select("reason code", "chunks", rows=_MAX_REASONS)
     if guard.reasons:
-        common = sorted(guard.reasons.items(), key=lambda item: (-item[1], item[0]))[:5]
-        reasons = ", ".join(f"{quoted(code)} {count}" for code, count in common)
-        yield f"reasons: {reasons}; evidence-trust.jsonl beside the report lists the chunks"
+        yield "evidence-trust.jsonl beside the report lists these chunks"
     if isinstance(manifest := guard.manifest, Manifest):
         yield (
             f"manifest version {manifest.version} of {manifest.created_at}: "
@@ -364,31 +315,11 @@ def _warnings(report: Report, _: Page) -> Parts:
         yield from describe_refusal(name, entry, 400)
 
 
-def _trust(report: Report, _: Page) -> Parts:
-    part, trusted = report.trust, report.trust.retrieved[report.strategy].avg_trust
-    if trusted.value is None:
-        yield f"source trust: {trusted.why['value']}"
-    else:
-        yield (
-            f"source trust of the first ten of {quoted(report.strategy)}: {estimate(trusted)} "
-            f"over {trusted.n_scored} questions"
-        )
-    factors = "; ".join(
-        f"{one.factor} {one.n:,} of {one.of:,}"
-        + (f" (insufficient evidence: {one.reason})" if one.reason else "")
-        for one in part.factors or ()
-    )
-    if factors:
-        yield f"trust = {part.formula}; chunks that earn it: {factors}"
-    if isinstance(part.filter, Absent):
-        return
-    for row in part.filter.rows:
-        if row.measure == SHOWN[0]:
-            yield (
-                f"trust filter at {part.filter.threshold:g}, {quoted(row.strategy)}: "
-                f"{row.measure} {estimate(row.with_filter)} with, "
-                f"{estimate(row.without_filter)} without; difference {interval(*row.triple, '+')}"
-            )
+def _trust(_: Report, page: Page) -> Parts:
+    yield tables.retrieved_trust(page).select("strategy", "trust", "scored", "blocked", "warned")
+    yield tables.trust_factors(page)
+    headings = ("strategy", "measure", "with the filter", "without", "difference", "n")
+    yield tables.trust_filter(page).select(*headings)
 
 
 def _changes(report: Report, _: Page) -> Parts:
@@ -467,7 +398,6 @@ def _look_first(report: Report, page: Page) -> Parts:
 # ---- Miss rates of a report: observed rates, predicted rates, and the reasons of their status.
 
 LEVEL: Final = 0.9
-_MAX_UNMET: Final = 3
 
 
 def k_for(entry: StrategyCalibration) -> str:
@@ -489,43 +419,21 @@ def _miss_rates(report: Report, page: Page) -> Parts:
     yield dataclasses.replace(tables.miss_rates(page).select(*headings), caption=title)
     k_of = {name: k_for(entry) for name, entry in calibration.strategies.items()}
     yield f"K for {LEVEL:.0%}: {', '.join(f'{quoted(name)} {k}' for name, k in k_of.items())}"
-    seen, entry, name = part.strategies[primary], calibration.strategies[primary], quoted(primary)
-    reason = f" ({quoted(seen.reason, 200)})" if seen.reason else ""
+    rates = part.strategies[primary]
+    reason = f" ({quoted(rates.reason, 200)})" if rates.reason else ""
     yield (
-        f"miss rates of {name} in this run: {seen.status}, by {quoted(seen.calibrator[:24])}"
-        f"{reason}"
+        f"miss rates of {quoted(primary)} in this run: {rates.status}, by "
+        f"{quoted(rates.calibrator[:24])}{reason}"
     )
-    if unmet := entry.unmet_conditions:
-        why = "; ".join(
-            f"{condition.name} {quoted(condition.needed, 80)}, found {quoted(condition.found, 80)}"
-            for condition in unmet[:_MAX_UNMET]
-        )
-        since = "from the next run on"
-        if not entry.calibrator and entry.status in DISCOUNTING:
-            since = f"by these outcomes ({entry.why['calibrator']})"
-        yield f"status of {name} {since}: {entry.status}; a higher status needs {why}"
     changes: dict[str, list[str]] = {}
     for other, entry in calibration.strategies.items():
         if change := describe_promotion(entry):
             changes.setdefault(change, []).append(quoted(other))
     yield from (f"{change} for {', '.join(names)}" for change, names in changes.items())
-    if isinstance(answers := part.answers, AnswerConfidences):
-        grounded = answers.synthesis_confidence
-        yield (
-            f"mean confidence of the {grounded.n_scored} of {answers.n} answers with statements: "
-            f"{estimate(grounded)} grounded, {estimate(answers.final_confidence)} discounted by "
-            f"the miss rate, {estimate(answers.calibrated_confidence)} calibrated"
-        )
-    if part.iterative:
-        headings = (
-            "strategy",
-            "expansion",
-            "recall after - before",
-            "recovered",
-            "lost",
-            "expanded",
-        )
-        yield tables.iterative(page).select(*headings, "extra queries", "effective", "verdict")
+    yield tables.unmet_conditions(page)
+    yield tables.answer_confidences(page).select("confidence", "mean")
+    headings = ("strategy", "expansion", "recall after - before", "recovered", "lost", "expanded")
+    yield tables.iterative(page).select(*headings, "extra queries", "effective", "verdict")
 
 
 def describe_promotion(entry: StrategyCalibration) -> str:
@@ -557,28 +465,23 @@ _FULL: Final = (
     *(_headline, _inputs, _measures, _comparisons, _stability, _answers, _ragas),
     *(_miss_rates, _guard, _warnings, _trust, _changes, _gates, _look_first),
 )
-_APART: Final = {
-    _strategies,
-    _verdict,
-    _look_first,
-    _measures,
-    _comparisons,
-    _answers,
-    _ragas,
-    _miss_rates,
-    _gates,
-}
-"""Sections with an empty line before them."""
+
+
+_APART: Final = {_verdict, _guard, _changes}
+"""Sections of lines with an empty line before them."""
 
 
 def show_report(console: "Console", report: Report, *, short: bool = False) -> None:
     """Print all sections of a report, or one screen of them."""
     page = Page(Cursor(report.dump()))
     for section in _SHORT if short else _FULL:
-        if parts := list(section(report, page)):
-            if section in _APART:
+        parts = [part for part in section(report, page) if part]
+        if section in _APART and parts:
+            console.print()
+        for part in parts:
+            if isinstance(part, Table) and section not in _APART:
                 console.print()
-            print_parts(console, parts, wrap=short)
+            print_parts(console, [part], wrap=short)
 
 
 @dataclasses.dataclass(frozen=True)
