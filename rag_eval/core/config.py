@@ -197,7 +197,7 @@ CHECKS = tuple(
 """Checks of the poisoning guard. A reason code begins with the name of its check."""
 FreshnessState = Literal["dated", "future", "unknown"]
 DomainState = Literal["allowed", "not_listed", "lookalike", "unknown", "not_configured"]
-SignatureState = Literal["valid", "invalid", "missing", "installed", "not_configured"]
+SignatureState = Literal["valid", "invalid", "missing", "not_configured"]
 AuthorState = Literal["known", "not_listed", "unknown", "not_configured"]
 AuthorName = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
 
@@ -313,10 +313,6 @@ SOURCES: FrameSchema = schema(
     ),
     date=("str", "YYYY-MM-DD of its last change; empty where it is not known"),
     domain=("str", "host in lower case (xn-- form), python:<package>, or empty"),
-    signature=(
-        "str",
-        "valid or missing: whether the source's own record of hashes holds; empty without a record",
-    ),
 )
 
 FINDINGS: FrameSchema = schema(

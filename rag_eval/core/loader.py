@@ -85,8 +85,6 @@ class RawDocument(NamedTuple):
     author: str = ""
     date: str = ""
     """Date as YYYY-MM-DD; empty where the source gives no date."""
-    signature: Literal["", "installed", "missing"] = ""
-    """Whether the unsigned hashes that the source recorded hold; empty where it recorded none."""
     page: str = ""
     """Page of the source where the document starts; empty where the source names none."""
 

@@ -163,7 +163,7 @@ def mask_documents(documents: Iterable[RawDocument], spec: Loader) -> MaskedDocu
         masked.append((doc_id, *(counts[name] for name in NAMES)))
         source_hash = hashlib.sha256(document.source).hexdigest()
         shown = shown[:MAX_SHOWN_CHARS]
-        about = (source_hash, shown, hashed, document.date, domain, document.signature)
+        about = (source_hash, shown, hashed, document.date, domain)
         sources.append((doc_id, *about))
         content = text_hash(text)
         rev = _mark_dirty(document.rev or content, content, is_dirty=document.is_dirty)

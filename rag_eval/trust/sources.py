@@ -412,9 +412,7 @@ def judge_sources(
     """Return the trust of every document of a SOURCES frame with its reasons, and FINDINGS.
 
     `signature_states` comes from `signatures.verify`; None means that no signatures were read.
-    Without keys, a document of a package whose files have the hashes of its own unsigned RECORD is
-    `installed`, which earns no points. `manifest_states` comes from `compare_manifest`; None means
-    that there is no manifest.
+    `manifest_states` comes from `compare_manifest`; None means that there is no manifest.
     Columns of the first frame: doc_id, domain, domain_state, signature_state, author_state,
     freshness_state, freshness, date, trust. Trust is freshness times the sum of 0.4 for an allowed
     domain, 0.3 for a valid signature and 0.3 for a known author. It is 0 for a look-alike domain or
@@ -424,15 +422,11 @@ def judge_sources(
     fresh = _judge_dates(sources["date"].tolist(), as_of)
     judged = _judge_domains(sources["domain"].tolist(), config.domains)
     known = frozenset(map(author_hash, config.authors)) - {""}
-    if config.keys:
-        read = signature_states or {}
-        signed = pd.Series([read.get(doc_id, "missing") for doc_id in sources["doc_id"]])
-    else:
-        recorded = sources["signature"]
-        signed = recorded.where((recorded != "") & config.configured, "not_configured")
+    read = (signature_states or {}) if config.keys else {}
+    absent: SignatureState = "missing" if config.keys else "not_configured"
     frame = sources[["doc_id", "domain"]].assign(
         domain_state=[judged[domain].state for domain in sources["domain"]],
-        signature_state=signed.to_numpy(),
+        signature_state=[read.get(doc_id, absent) for doc_id in sources["doc_id"]],
         author_state=[
             _judge_author(author, whole, known)
             for author, whole in zip(sources["author"], sources["author_hash"], strict=True)

@@ -273,9 +273,7 @@ def _trust_factors(states: Mapping[str, Mapping[str, int]]) -> list[TrustFactor]
     fallen = f"times {FRESH:g}, falling to {STALE:g} after a year or without a date"
     for factor, (state, points) in {**parts, "freshness": ("dated", fallen)}.items():
         counts = states[f"{factor}_state"]
-        reason = (
-            UNCONFIGURED.get(factor) if set(counts) <= {"not_configured", "installed"} else None
-        )
+        reason = UNCONFIGURED.get(factor) if set(counts) <= {"not_configured"} else None
         if factor == "freshness" and not counts.get(state):
             reason = UNDATED
         values: dict[str, object] = {"factor": factor, "points": points, "status": "measured"}

@@ -1,8 +1,5 @@
-"""The package loader chooses which names become documents, and gives them ids."""
+"""The package loader chooses which names become documents, and which code it imports."""
 
-import base64
-import datetime as dt
-import hashlib
 import importlib
 import json
 import site
@@ -13,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rag_eval.core.config import GoldSetConfig, Trust
+from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import identify, load_corpus
 from rag_eval.gold.configuration import permitted
-from rag_eval.trust.sources import judge_sources
 
 INIT = '''
 """Package."""
@@ -184,38 +180,6 @@ def test_identity_follows_version_and_record_without_importing(shelf):
     importlib.invalidate_caches()
     assert identify(spec, Path()) != first
     assert "shelf" not in sys.modules
-
-
-def record(shelf):
-    lines = []
-    for path in sorted((shelf.parent / "shelf").iterdir()):
-        digest = hashlib.sha256(path.read_bytes()).digest()
-        text = base64.urlsafe_b64encode(digest).decode().rstrip("=")
-        lines.append(f"shelf/{path.name},sha256={text},{path.stat().st_size}")
-    (shelf / "RECORD").write_text("\n".join([*lines, "shelf-1.2.dist-info/RECORD,,", ""]))
-
-
-def test_hashes_of_the_record_are_no_signature(shelf):
-    record(shelf)
-    corpus = load()
-    assert set(corpus.sources["signature"]) == {"installed"}
-    trusted = Trust(domains=("python:shelf",))
-    for config, state, points in (
-        (trusted, "installed", 0.4),
-        (trusted.model_copy(update={"keys": {"us": "x"}}), "missing", 0.4),
-        (Trust(), "not_configured", None),
-    ):
-        facts, _ = judge_sources(corpus.sources, config, None, None, dt.date(2026, 1, 1))
-        assert set(facts["signature_state"]) == {state}
-        if points is not None:  # an unknown date counts as old: times 0.7
-            assert facts["trust"].tolist() == pytest.approx([points * 0.7] * len(facts))
-
-
-def test_one_changed_file_of_a_package_leaves_nothing_vouched_for(shelf):
-    record(shelf)
-    with (shelf.parent / "shelf" / "hidden.py").open("a") as stream:
-        stream.write("# edited")
-    assert set(load().sources["signature"]) == {"missing"}
 
 
 # ---- Which code an import may run

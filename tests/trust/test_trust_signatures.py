@@ -140,7 +140,7 @@ def test_a_line_that_is_no_signature_is_named(tmp_path, changes, code):
 def make_sources(documents):
     hashes = [hashlib.sha256(data).hexdigest() for data in documents.values()]
     frame = pd.DataFrame({"doc_id": list(documents), "source_hash": hashes}, dtype="str")
-    return SOURCES.check(frame.assign(author="", author_hash="", date="", domain="", signature=""))
+    return SOURCES.check(frame.assign(author="", author_hash="", date="", domain=""))
 
 
 @pytest.fixture

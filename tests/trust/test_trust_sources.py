@@ -34,7 +34,6 @@ def make_sources(*documents):
         doc_id=[f"d{n}" for n in range(len(documents))],
         source_hash="0" * 64,
         author_hash=[author_hash(author) for _, author, _ in documents],
-        signature="",
     )
     return SOURCES.check(frame.astype("str"))
 
@@ -251,21 +250,6 @@ def test_unsigned_needs_keys_and_warns_where_documents_are_signed():
     assert Trust(keys=CONFIG.keys, unsigned="block").unsigned == "block"
     with pytest.raises(ValueError, match="unsigned: nothing is signed without keys"):
         Trust(unsigned="block")
-
-
-def test_recorded_hashes_of_a_package_are_no_signature_of_a_key():
-    """Who can write to a package can write its RECORD too."""
-    sources = make_sources(("python:pandas", "", ""), ("python:pandas", "", ""))
-    sources = sources.assign(signature=["installed", "missing"])
-    facts, found = judge_sources(sources, Trust(domains=("python:pandas",)), None, None, TODAY)
-    assert found.empty
-    assert facts["trust"].tolist() == pytest.approx([0.4 * 0.7] * 2)
-    authors = Trust(authors=("Ann",))
-    facts, _ = judge_sources(sources, authors, None, None, TODAY)
-    assert vouched_for(facts.assign(domain_state="not_listed")).tolist() == [False, False]
-    config = Trust(keys=CONFIG.keys, signatures="s.jsonl")
-    _, found = judge_sources(sources, config, {}, None, TODAY)
-    assert found["rule"].tolist() == ["unsigned", "unsigned"]
 
 
 # ---- Domains and look-alikes

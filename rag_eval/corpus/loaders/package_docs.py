@@ -5,15 +5,13 @@ installed in the environment, and each module from a file that the RECORD of thi
 lists. While modules are imported and walked, Python finds installed packages and the standard
 library only: no working folder, and no editable package.
 
-The author of every docstring is the author in the distribution's metadata. The hashes in RECORD
-tell whether the files are those that were installed. No source states a date of docstrings.
+The author of every docstring is the author in the distribution's metadata. No source states a date
+of docstrings.
 """
 
-import base64
 import contextlib
 import email.utils
 import fnmatch
-import hashlib
 import importlib.machinery
 import importlib.util
 import inspect
@@ -39,8 +37,6 @@ from rag_eval.corpus.source import empty_corpus
 from rag_eval.storage.hashing import text_hash
 
 # ---- Which distribution holds a package, without importing it
-
-_AUTHOR_FIELDS = ("Author", "Maintainer", "Author-email", "Maintainer-email")
 
 
 class Installed(NamedTuple):
@@ -86,16 +82,11 @@ def _refuse(code: str, message: str, field: str, found: str, accepted: str) -> I
 
 
 def _find_author(distribution: metadata.Distribution) -> str:
-    """Name the author, else the maintainer, else the names beside their e-mail addresses."""
-    for field in _AUTHOR_FIELDS:
-        names = [str(value) for value in distribution.metadata.get_all(field) or ()]
-        if field.endswith("-email"):
-            names = [name for name, _ in email.utils.getaddresses(names)]
-        # older build tools wrote UNKNOWN for a missing author
-        known = [name.strip() for name in names if name.strip() not in {"", "UNKNOWN"}]
-        if known:
-            return ", ".join(known)
-    return ""
+    """Name the author, else the names beside the e-mail addresses of authors."""
+    addresses = map(str, distribution.metadata.get_all("Author-email") or ())
+    names = [name for name, _ in email.utils.getaddresses(list(addresses))]
+    authors = map(str, distribution.metadata.get_all("Author") or names)
+    return ", ".join(filter(None, authors))
 
 
 def find_package(package: str) -> Installed:
@@ -103,31 +94,6 @@ def find_package(package: str) -> Installed:
     found = _find_distribution(package)
     record = _find_record(found, package) or ""
     return Installed(found.version, text_hash(record), _find_author(found))
-
-
-def verify_record(package: str) -> Literal["", "installed", "missing"]:
-    """Compare the package's files with the hashes in RECORD of its wheel.
-
-    Returns `installed` if all hold, and `missing` if a single one does not, because a docstring can
-    be put together by other files than its own. Empty if RECORD has no hash. RECORD is unsigned:
-    it shows that the files are those of the wheel, not who made them.
-    """
-    recorded = [
-        (Path(file.locate()), file.hash)
-        for file in _find_distribution(package).files or ()
-        if file.hash is not None and file.parts[0].partition(".")[0] == package
-    ]
-    holds = (
-        path.is_file() and _hash_record(path, known.mode) == known.value for path, known in recorded
-    )
-    return ("installed" if all(holds) else "missing") if recorded else ""
-
-
-def _hash_record(path: Path, algorithm: str) -> str:
-    """Hash a file as RECORD does (PEP 376): base64 for URLs, without padding."""
-    with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, algorithm).digest()
-    return base64.urlsafe_b64encode(found).decode("ascii").rstrip("=")
 
 
 # ---- Imports
@@ -347,7 +313,7 @@ class PackageDocs(Loader):
         if not by_text:
             accepted = "modules with docstrings that exclude and min_chars leave over"
             raise empty_corpus("no docstring was found", self.package, accepted)
-        documents, signature = [], verify_record(self.package)
+        documents = []
         for text, names in by_text.items():
             doc_id = _choose_name(names)
             documents.append(
@@ -361,7 +327,6 @@ class PackageDocs(Loader):
                     rev=installed.version,
                     names=tuple(sorted(names.keys() - {doc_id})),
                     author=installed.author,
-                    signature=signature,
                 )
             )
         return RawCorpus(documents, rev=f"{self.package}=={installed.version}")
