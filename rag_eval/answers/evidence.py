@@ -8,7 +8,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,11 +21,12 @@ from rag_eval.core.types import (
     Evidence,
     EvidenceKind,
     Offsets,
+    RetrievalMetadata,
     RetrievalResult,
     ScoredChunk,
     Window,
 )
-from rag_eval.corpus.analyzer import ANALYZER
+from rag_eval.corpus.analyzer import ANALYZER, count_tokens
 from rag_eval.retrieval.service import Payloads, Rank
 
 # ---- Chunks with their lines, and a view of the corpus that finds lines, sections and chunks
@@ -57,8 +58,7 @@ def cite_token(doc_id: str, first: int, last: int) -> str:
 class Library:
     """Documents, sections and chunks of a corpus revision, with lookups by id and line.
 
-    `index_hash`, `embed_model` and `analyzer` are in the payload of chunks that grep and section
-    find.
+    `index` and `analyzer` are in the payload of chunks that grep and section find.
     """
 
     def __init__(
@@ -66,15 +66,13 @@ class Library:
         documents: pd.DataFrame,
         sections: pd.DataFrame,
         chunks: pd.DataFrame,
-        *,
-        index_hash: str,
-        embed_model: str,
+        index: Identity,
         analyzer: str = ANALYZER,
     ) -> None:
         self.chunks = chunks
         self.texts: list[str] = chunks["text"].tolist()
         self.starts: list[int] = chunks["start"].tolist()
-        self.index, self.analyzer = Identity(index_hash, embed_model), analyzer
+        self.index, self.analyzer = index, analyzer
         self._payloads = Payloads(chunks, documents, analyzer)
         self._documents = documents.set_index("doc_id")[["text", "title"]].to_dict("index")
         columns = sections[["doc_id", "start", "end"]].itertuples(index=False, name=None)
@@ -145,6 +143,65 @@ class Library:
             window = None if whole is None else Window.around(start, start + len(text), len(whole))
             chunk = dataclasses.replace(chunk, text=text, offsets=offsets, window=window)
         return Evidence(cite_token(doc_id, first, last), chunk, kind, first, last)
+
+
+# ---- The stored ranking of a strategy
+
+
+class StoredRanking(NamedTuple):
+    """A strategy, its run (`strategy_run` frames of all seeds), a seed of it, and its index."""
+
+    name: str
+    run: pd.DataFrame
+    failed: pd.DataFrame
+    seed: int
+    identity: Identity
+
+
+def name_units(units: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
+    """Return the units of an external retriever as chunks; a unit that equals a chunk is it."""
+    rows, ids = units["chunk"].to_numpy(), chunks["chunk_id"].to_numpy(dtype=object)
+    names = np.where(rows >= 0, ids[np.maximum(rows, 0)], units["unit_id"].to_numpy(dtype=object))
+    return units.assign(chunk_id=names, tokens=[count_tokens(text) for text in units["text"]])
+
+
+def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
+    """Append the units of an external retriever that have a place in a document to the chunks."""
+    placed = units[(units["start"] >= 0) & (units["chunk"] < 0)].rename(
+        columns={"unit_id": "chunk_id"}
+    )
+    return pd.concat([chunks, placed.reindex(columns=chunks.columns)], ignore_index=True)
+
+
+class StoredRetrieval:
+    """Gives the stored ranking of a wording; each chunk has the payload that an answer can cite.
+
+    `variants` are the texts of the wordings in the order of the run.
+    """
+
+    def __init__(self, ranking: StoredRanking, payloads: Payloads, variants: list[str]) -> None:
+        self._name, run, failed, seed, self._index = ranking
+        self._payloads = payloads
+        self._rows = run[run["seed"] == seed].sort_values(["variant", "k_final"], kind="stable")
+        self._bounds = np.searchsorted(self._rows["variant"], np.arange(len(variants) + 1))
+        self._failed = set(failed.loc[failed["seed"] == seed, "variant"])
+        self._variant_of = {
+            text: place for place, text in reversed(list(enumerate(variants)))
+        }  # the first of equal wordings
+
+    def __call__(self, query: str, top_k: int) -> RetrievalResult | None:
+        """Return the first top_k chunks of a wording; None after a failed retrieval."""
+        variant = self._variant_of[query]
+        if variant in self._failed:
+            return None
+        rows = self._rows.iloc[self._bounds[variant] : self._bounds[variant + 1]]
+        chunks = []
+        for row in rows.head(top_k).to_dict("records"):
+            scores = row["score_raw"], row["score_norm"]
+            rerank = None if math.isnan(row["rerank_score"]) else row["rerank_score"]
+            rank = Rank(*scores, row["k_pos"], row["k_final"], rerank)
+            chunks.append(self._payloads.scored(row["chunk"], self._index, rank))
+        return RetrievalResult(tuple(chunks), RetrievalMetadata(self._name, 0.0, len(rows)))
 
 
 # ---- Terms of grep

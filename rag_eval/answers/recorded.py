@@ -7,7 +7,7 @@ Contexts become evidence. Markers and listed citations become cited spans. Every
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from rag_eval.answers.abstention import MAX_CHARS, abstention
 from rag_eval.answers.contract import place_citation, unmarked_segment
 from rag_eval.answers.evidence import Library, cite_token
 from rag_eval.answers.replies import join_error, read_token
+from rag_eval.citations.checking import Payload
+from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.types import (
     INSUFFICIENT_EVIDENCE,
     NOT_FOUND,
@@ -29,6 +31,7 @@ from rag_eval.core.types import (
     Offsets,
     ScoredChunk,
     Window,
+    snippet,
 )
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.corpus.chunking import segments
@@ -62,7 +65,6 @@ _VERDICTS: dict[str, AnswerOutcome] = {
     INSUFFICIENT_EVIDENCE: "insufficient_evidence",
 }
 
-Payload = dict[str, JsonValue]
 _Place = tuple[int, int, int]
 """Row of a chunk, and the start and end of a passage in the chunk's document."""
 _Cited = tuple[CitedSpan, Mapping[str, JsonValue] | None]
@@ -253,6 +255,34 @@ class RecordedAnswers:
         )
         return answer, [None if own is None else self._cover(own, known) for _, own in cited]
 
+    def answer_all(
+        self, outputs: Iterable[RecordedOutput], asked: Collection[str], warnings: ProblemList
+    ) -> tuple[dict[str, Answer], dict[str, list[Payload | None]]]:
+        """Make the answers to the `asked` questions, and the stated payloads, by query_id.
+
+        A warning counts the texts of the answers that resemble citation markers and are none.
+        """
+        answers: dict[str, Answer] = {}
+        stated: dict[str, list[Payload | None]] = {}
+        for output in outputs:
+            if output.query_id in asked:
+                answers[output.query_id], payloads = self.answer(output)
+                if any(payloads):
+                    stated[output.query_id] = payloads
+        if self.unread:
+            output, mark = self.unread[0]
+            warnings.add(
+                "unread_markers",
+                f"{len(self.unread)} texts of the answers resemble citation markers and are none",
+                output.file,
+                line=output.line,
+                field="answer",
+                found=quoted(snippet(mark)),
+                accepted="a form of the table in docs/recorded.md",
+                severity="warning",
+            )
+        return answers, stated
+
     def _cited_contexts(self, citations: Sequence[Citation]) -> list[Context]:
         """Make a context of each cited snippet that the corpus has."""
         names = ((citation.payload or {}).get("snippet_id") for citation in citations)
@@ -411,20 +441,24 @@ REFUSAL = "This reply only says that the sources do not hold the answer, and it 
 """What a verifier is asked about an answer."""
 
 
-def judge_refusals(answers: Iterable[Answer], score: Score) -> tuple[list[Answer], int]:
+def judge_refusals(
+    answers: Mapping[str, Answer], score: Score, warnings: ProblemList
+) -> dict[str, Answer]:
     """Ask a verifier which answers without a citation refuse in words that the lists lack.
 
-    Returns these answers as refusals, and the number of verdicts that failed.
+    Returns these answers as refusals, by query_id. A warning counts the verdicts that failed.
     """
-    asked = [
-        answer
-        for answer in answers
+    asked = {
+        query_id: answer
+        for query_id, answer in answers.items()
         if answer.outcome == "answered" and not answer.citations and len(answer.text) <= MAX_CHARS
-    ]
-    scores = score([REFUSAL] * len(asked), [answer.text for answer in asked])
-    refusals = [
-        dataclasses.replace(answer, outcome="not_found")
-        for answer, support in zip(asked, scores, strict=True)
+    }
+    scores = score([REFUSAL] * len(asked), [answer.text for answer in asked.values()])
+    if n_failed := int(np.isnan(scores).sum()):
+        message = f"the verifier gave no verdict on {n_failed} answers, so they are no refusals"
+        warnings.add("refusal_not_judged", message, field="answers.verifier", severity="warning")
+    return {
+        query_id: dataclasses.replace(answer, outcome="not_found")
+        for (query_id, answer), support in zip(asked.items(), scores, strict=True)
         if support >= SUPPORTED
-    ]
-    return refusals, int(np.isnan(scores).sum())
+    }

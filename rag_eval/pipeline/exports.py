@@ -10,6 +10,7 @@ import pandas as pd
 
 from rag_eval.answers.codes import CODES
 from rag_eval.answers.replies import split_error
+from rag_eval.answers.scoring import UNCHECKED
 from rag_eval.citations.payload import validate
 from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces
 from rag_eval.core.errors import InputError
@@ -25,7 +26,7 @@ from rag_eval.core.types import (
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
-from rag_eval.pipeline.answers import UNCHECKED, Answered, AnswerSet
+from rag_eval.pipeline.answers import Answered, AnswerSet
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import ScoredRuns
 from rag_eval.pipeline.stability import StabilityMeasures

@@ -12,6 +12,7 @@ import pandas as pd
 
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.contract import unmarked_segment
+from rag_eval.answers.evidence import with_units
 from rag_eval.answers.paths import has_content
 from rag_eval.citations.payload import LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
@@ -20,7 +21,7 @@ from rag_eval.core.strategy import Identity
 from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, LIVE_CODES, PAYLOAD_FIELDS
 from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import mask_snippet, masked_text
-from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet, with_units
+from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.corpus import (
     GoldVariants,
 )

@@ -6,6 +6,7 @@ The report is `retrieval-metrics.json`. Answers are masked, and quotes are snipp
 import dataclasses
 import datetime as dt
 import functools
+import itertools
 import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -34,6 +35,9 @@ from rag_eval.corpus.masking import (
     masked_with,
 )
 from rag_eval.gates.gate_report import GatePart
+from rag_eval.measures.answer_report import GapFlag, RetrievalGap, UnsupportedSentence
+from rag_eval.measures.citation_support import SentenceSupport
+from rag_eval.measures.groundedness import CODE, Gap
 from rag_eval.reporting.report import SCHEMA_VERSION, Report
 from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest
@@ -256,6 +260,46 @@ def outgoing_row(row: Mapping[str, Any], outgoing: Outgoing | None) -> Open:
         elif isinstance(value, list):
             line[name] = [outgoing.line(str(item)) for item in value]
     return line
+
+
+MAX_FLAGGED = 50
+"""Most answers, and most sentences, that the report names."""
+
+
+def report_gaps(answers: Sequence[Answer], gaps: Mapping[int, Gap]) -> RetrievalGap:
+    """Count the answers that leave their evidence unused, and name the first ones."""
+    unused = [(answers[at], gap.reason) for at, gap in gaps.items() if gap.violation]
+    flagged = [  # `Outgoing` masks secrets that only the evidence labels
+        GapFlag(query_id=answer.query_id, reason=reason, answer=snippet(Outgoing(answer).text))
+        for answer, reason in unused[:MAX_FLAGGED]
+    ]
+    return RetrievalGap(
+        code=CODE,
+        severity="warning",
+        n_checked=sum(gap.reason != "no_verdict" for gap in gaps.values()),
+        n_flagged=len(unused),
+        flagged=flagged,
+    )
+
+
+def name_unsupported(
+    answers: Sequence[Answer], unsupported: Mapping[str, Sequence[SentenceSupport]]
+) -> list[UnsupportedSentence]:
+    """Make the rows of the report for the first sentences that their citations do not support."""
+    pairs = ((one, weak) for one in answers for weak in unsupported.get(one.query_id, ()))
+    rows: list[UnsupportedSentence] = []
+    for answer, weak in itertools.islice(pairs, MAX_FLAGGED):
+        outgoing = Outgoing(answer)
+        row = UnsupportedSentence(
+            query_id=answer.query_id,
+            sentence=outgoing.line(weak.text),
+            citations=[outgoing.token(place) for place in weak.places],
+            score=weak.score,
+            passage=outgoing.line(weak.passage),
+            conflict=outgoing.line(weak.conflict),
+        )
+        rows.append(row)
+    return rows
 
 
 # ---- Measures beside the report, as CSV

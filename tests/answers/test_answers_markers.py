@@ -9,6 +9,7 @@ import pytest
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.recorded import RecordedAnswers
 from rag_eval.core.errors import ProblemList
+from rag_eval.core.strategy import Identity
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loaders.recorded import Recorded, read_outputs
 from rag_eval.corpus.loading import load_corpus
@@ -57,7 +58,7 @@ def evaluate(tmp_path_factory):
     spec = Recorded(loader="recorded", path="outputs.jsonl")
     loaded = load_corpus(spec, folder)
     chunks = chunk_documents(loaded.documents, loaded.sections, spec.chunker)
-    library = Library(loaded.documents, loaded.sections, chunks, index_hash="x", embed_model="")
+    library = Library(loaded.documents, loaded.sections, chunks, Identity("x", ""))
 
     def make(answer):
         write(answer)

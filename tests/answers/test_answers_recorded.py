@@ -13,6 +13,7 @@ from rag_eval.answers.evidence import Library
 from rag_eval.answers.recorded import REFUSAL, RecordedAnswers, judge_refusals, read_markers
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker
+from rag_eval.core.strategy import Identity
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.chunking import spans as spans_of
 from rag_eval.corpus.loaders.folder import Folder
@@ -35,7 +36,7 @@ def maker(tmp_path, spec=None):
     loaded = load_corpus(spec, tmp_path)
     documents, sections = loaded.documents, loaded.sections
     chunks = chunk_documents(documents, sections, spec.chunker)
-    library = Library(documents, sections, chunks, index_hash="external:x", embed_model="")
+    library = Library(documents, sections, chunks, Identity("external:x", ""))
     has_corpus = spec.has_whole_documents
     return RecordedAnswers(library, documents, has_corpus=has_corpus), documents, chunks
 
@@ -324,14 +325,15 @@ def test_no_text_is_lost_but_markers_and_blanks(answer):
 
 def test_a_verifier_finds_refusals_in_words_that_the_lists_lack(answer):
     texts = ["The excerpt ends too early for that.", "Terns.", "Gulls.", "Never [1].", "No idea."]
-    answers = [answer(answer=text, contexts=["Terns fly far."]) for text in texts]
+    answers = {text: answer(answer=text, contexts=["Terns fly far."]) for text in texts}
     asked = {}
 
     def score(sentences, evidence):
         asked.update(zip(evidence, sentences, strict=True))
         return np.array([0.5, 0.49, np.nan])
 
-    refusals, n_failed = judge_refusals(answers, score)
+    warnings = ProblemList()
+    refusals = judge_refusals(answers, score, warnings)
     assert asked == dict.fromkeys(texts[:3], REFUSAL)
-    assert [(one.text, one.outcome) for one in refusals] == [(texts[0], "not_found")]
-    assert n_failed == 1
+    assert {text: one.outcome for text, one in refusals.items()} == {texts[0]: "not_found"}
+    assert [problem.code for problem in warnings.listed()] == ["refusal_not_judged"]

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schemas import published
 
+from rag_eval.answers.evidence import with_units
 from rag_eval.answers.replies import parse_reply
+from rag_eval.answers.scoring import find_gaps
 from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
 from rag_eval.measures.citation_support import citation_support
-from rag_eval.pipeline.answers import _answer_gaps, with_units
 from rag_eval.pipeline.uncertain import _leave_groups_out
 
 
@@ -81,7 +82,7 @@ def test_refusals_and_failures_leave_nothing_unused():
         Answer(outcome, "llm", outcome, text="error: no atlas", evidence=tuple(evidence()))
         for outcome in OUTCOMES
     ]
-    gaps = _answer_gaps(found, [[] for _ in found], "answer")
+    gaps = find_gaps(found, [[] for _ in found], "answer")
     assert {found[at].outcome for at in gaps} == {"answered", "not_found", "insufficient_evidence"}
     assert {gap.reason for gap in gaps.values()} == {"content_unused"}
 
@@ -92,7 +93,7 @@ def test_a_real_citation_of_a_wrong_claim_is_a_gap():
         numbered("q", text, source)
         for text in ("The capital of France is Berlin [1].", "It is Paris, capital of France [1].")
     ]
-    gaps = _answer_gaps(found, citation_support(found), "answer")
+    gaps = find_gaps(found, citation_support(found), "answer")
     assert [gap.reason for gap in gaps.values()] == ["citation_unsupported", "cited"]
 
 

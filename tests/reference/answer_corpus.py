@@ -10,6 +10,7 @@ import pandas as pd
 from rag_eval.answers.evidence import Library, Question, apply_override
 from rag_eval.core.config import AnswerOverride, Answers
 from rag_eval.core.frames import CHUNKS, DOCUMENTS, SECTIONS
+from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     ChatError,
     Evidence,
@@ -85,7 +86,7 @@ def library(
         text_hash=[text_hash(docs[row[1]][row[3] : row[4]]) for row in rows],
     )
     ordered = CHUNKS.check(chunks.sort_values(["section_id", "chunk_id"], ignore_index=True))
-    return Library(documents, SECTIONS.check(spans), ordered, index_hash="bm25s:0", embed_model="")
+    return Library(documents, SECTIONS.check(spans), ordered, Identity("bm25s:0", ""))
 
 
 @functools.cache

@@ -1,0 +1,158 @@
+"""Score the sentences of answers, and judge whether the answers use their evidence (FK019)."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rag_eval.answers.chat import async_client
+from rag_eval.core.arrays import FloatArray
+from rag_eval.core.settings import Endpoint
+from rag_eval.core.types import Answer
+from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
+from rag_eval.measures.answer_report import Faithfulness
+from rag_eval.measures.answers import Sample, faithfulness_figure
+from rag_eval.measures.answers import judge_faithfulness as judge_samples
+from rag_eval.measures.citation_support import SentenceSupport, citation_support
+from rag_eval.measures.groundedness import (
+    Cites,
+    Gap,
+    Purpose,
+    Score,
+    comparable,
+    groundedness,
+    retrieval_gaps,
+)
+from rag_eval.measures.overlap import SharedGold
+from rag_eval.storage.hashing import digest
+
+UNCHECKED = ("failed", "contract_error_reply")
+"""Outcomes of questions without an answer, which FK019 therefore skips."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoredAnswers:
+    """Scores of answers in their order.
+
+    `groundedness` and `supported` are [n]. `citing` has the sentences of each answer that cite
+    something and have a verdict. `gaps` are the results of FK019 by the position of the answer.
+    """
+
+    groundedness: FloatArray
+    supported: FloatArray
+    citing: list[list[SentenceSupport]]
+    gaps: dict[int, Gap]
+
+    @property
+    def unsupported(self) -> list[list[SentenceSupport]]:
+        """The sentences of each answer that their citations do not support."""
+        return [
+            [sentence for sentence in sentences if not sentence.supported]
+            for sentences in self.citing
+        ]
+
+
+def score_answers(
+    answers: Sequence[Answer], corpus_texts: Sequence[str], purpose: Purpose, score: Score | None
+) -> ScoredAnswers:
+    """Score answers on their evidence; words weigh by how rare they are in `corpus_texts`.
+
+    A verifier `score` takes the place of the comparison of words.
+    """
+    frequencies = count_documents([comparable(text) for text in corpus_texts])
+    score = None if score is None else _ask_once(score)
+    is_answered = [answer.outcome == "answered" for answer in answers]
+    texts = [answer.text if has else "" for answer, has in zip(answers, is_answered, strict=True)]
+    evidence = [[item.chunk.text for item in answer.evidence] for answer in answers]
+    grounded = groundedness(texts, evidence, frequencies)
+    if score is not None:
+        premises = ["\n\n".join(evidence[at]) for at in grounded.answer_of.tolist()]
+        grounded = grounded.rescored(score(grounded.sentences, premises))
+    support = citation_support(answers, frequencies, score)
+    cited = [
+        [sentence for sentence in sentences if sentence.places and has]
+        for sentences, has in zip(support, is_answered, strict=True)
+    ]
+    citing = [
+        [sentence for sentence in sentences if not math.isnan(sentence.score)]
+        for sentences in cited
+    ]
+    gaps = find_gaps(answers, cited, purpose, frequencies, score)
+    return ScoredAnswers(grounded.value, grounded.supported, citing, gaps)
+
+
+def find_gaps(
+    answers: Sequence[Answer],
+    cited: Sequence[Sequence[SentenceSupport]],
+    purpose: Purpose,
+    frequencies: DocumentFrequencies | None = None,
+    score: Score | None = None,
+) -> dict[int, Gap]:
+    """Check FK019 on every answer, and return the results by the position of the answer.
+
+    `cited` are the sentences of each answer that cite something. Answers with an outcome in
+    UNCHECKED are left out.
+    """
+    checked = [at for at, answer in enumerate(answers) if answer.outcome not in UNCHECKED]
+    verdicts = retrieval_gaps(
+        [answers[at].text for at in checked],
+        [[item.chunk.text for item in answers[at].evidence] for at in checked],
+        cites=[_cites(cited[at]) for at in checked],
+        purpose=purpose,
+        frequencies=frequencies,
+        score=score,
+    )
+    return dict(zip(checked, verdicts, strict=True))
+
+
+def _cites(sentences: Sequence[SentenceSupport]) -> Cites:
+    """Tell whether the citations of an answer support a sentence, if the verifier judged them."""
+    if any(sentence.supported for sentence in sentences):
+        return True
+    if any(math.isnan(sentence.score) for sentence in sentences):
+        return "no_verdict"
+    return False if sentences else None
+
+
+def _ask_once(score: Score) -> Score:
+    """Ask a verifier once about each sentence and its evidence, also where it fails."""
+    scores: dict[str, float] = {}
+
+    @functools.wraps(score)
+    def ask(sentences: list[str], evidence: list[str]) -> FloatArray:
+        pairs = list(zip(sentences, evidence, strict=True))
+        keys = [digest(list(pair)) for pair in pairs]
+        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in scores}
+        if new:
+            verdicts = score(*map(list, zip(*new.values(), strict=True)))
+            scores.update(zip(new, verdicts.tolist(), strict=True))
+        return np.array([scores[key] for key in keys], dtype=np.float64)
+
+    return ask
+
+
+def judge_faithfulness(
+    answers: Sequence[Answer],
+    questions: Mapping[str, str],
+    gold: SharedGold,
+    judge: tuple[str, Endpoint],
+    rate: float,
+) -> Faithfulness:
+    """Let a chat endpoint judge a share `rate` of the answers through ragas.
+
+    `questions` are texts by query_id, `judge` is the name of the endpoint with the endpoint.
+    """
+    name, endpoint = judge
+    samples = [
+        Sample(
+            answer.query_id,
+            questions[answer.query_id],
+            answer.text if answer.outcome == "answered" else "",
+            [item.chunk.text for item in answer.evidence],
+        )
+        for answer in answers
+    ]
+    judged = judge_samples(samples, lambda: async_client(endpoint), endpoint, rate)
+    return faithfulness_figure(judged, gold, rate=rate, judge=(name, endpoint.model))
