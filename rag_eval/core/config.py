@@ -19,11 +19,11 @@ from pydantic import (
     model_validator,
 )
 
-from rag_eval.core.errors import quoted
+from rag_eval.core.errors import quoted, refuse, require
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.loader import AnyLoader
 from rag_eval.core.parts import Name, Part
-from rag_eval.core.rows import refuse, require, suggest
+from rag_eval.core.rows import suggest
 from rag_eval.core.strategy import AnyStrategy, Strategy
 from rag_eval.core.types import BinaryTarget, Level
 

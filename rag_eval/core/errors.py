@@ -3,8 +3,12 @@
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+
+if TYPE_CHECKING:
+    from pydantic import BeforeValidator
+    from pydantic_core import PydanticCustomError
 
 Severity = Literal["error", "warning"]
 
@@ -186,3 +190,31 @@ class ProblemList:
         """Raise `InputError` with all kept problems if at least one of them is an error."""
         if self.n_errors:
             raise InputError(self.listed())
+
+
+# ---- Errors of validators of pydantic models.
+
+
+def refuse(code: str, message: str, accepted: str, field: str = "") -> "PydanticCustomError":
+    """Make the error that a validator raises: code, sentence and accepted values.
+
+    `field` names the faulty key if the validator checks several keys.
+    """
+    from pydantic_core import PydanticCustomError
+
+    context = {"accepted": accepted, "field": field, "sentence": message}
+    return PydanticCustomError(code, "{sentence}", context)
+
+
+def require(
+    holds: Callable[[str], object], code: str, message: str, accepted: str
+) -> "BeforeValidator":
+    """Make a validator that refuses texts for which `holds` is false; other types pass on."""
+    from pydantic import BeforeValidator
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and not holds(value):
+            raise refuse(code, message, accepted)
+        return value
+
+    return BeforeValidator(check)

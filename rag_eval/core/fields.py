@@ -10,7 +10,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from rag_eval.core.rows import refuse
+from rag_eval.core.errors import refuse
 
 MAX_ID_CHARS: Final = 1000
 MAX_GRADE: Final = 1000

@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from rag_eval.core.errors import require
 from rag_eval.core.fields import GRADE, ID
-from rag_eval.core.rows import require
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 Name = Annotated[str, Field(pattern=NAME)]

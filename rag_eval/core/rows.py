@@ -15,16 +15,15 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple, TypeVar, get_args
 
 from rag_eval.core.errors import Place, ProblemList, quoted
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, BeforeValidator, ValidationError
+    from pydantic import BaseModel, ValidationError
     from pydantic.fields import FieldInfo
-    from pydantic_core import PydanticCustomError
 
 MAX_FILE_BYTES = 2 * 1024**3
 """Largest file in bytes, also after decompression. A larger file is refused."""
@@ -408,31 +407,6 @@ class SeenIds:
 
 _IN_QUOTES = re.compile(r"'([^']*)'")
 _UNFIT = "this value is not accepted"
-
-
-def refuse(code: str, message: str, accepted: str, field: str = "") -> "PydanticCustomError":
-    """Make the error that a validator raises: code, sentence and accepted values.
-
-    `field` names the faulty key if the validator checks several keys.
-    """
-    from pydantic_core import PydanticCustomError
-
-    context = {"accepted": accepted, "field": field, "sentence": message}
-    return PydanticCustomError(code, "{sentence}", context)
-
-
-def require(
-    holds: Callable[[str], object], code: str, message: str, accepted: str
-) -> "BeforeValidator":
-    """Make a validator that refuses texts for which `holds` is false; other types pass on."""
-    from pydantic import BeforeValidator
-
-    def check(value: object) -> object:
-        if isinstance(value, str) and not holds(value):
-            raise refuse(code, message, accepted)
-        return value
-
-    return BeforeValidator(check)
 
 
 class FieldFault(NamedTuple):

@@ -17,9 +17,9 @@ from typing import Annotated, NamedTuple, Self
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rag_eval.core.errors import InputError, ProblemList, quoted
+from rag_eval.core.errors import InputError, ProblemList, quoted, refuse
 from rag_eval.core.frames import make_frame
-from rag_eval.core.rows import check_row, read_records, refuse
+from rag_eval.core.rows import check_row, read_records
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import LoadedCorpus, load_corpus
 from rag_eval.corpus.source import list_files

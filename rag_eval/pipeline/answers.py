@@ -358,6 +358,7 @@ def check_citations(
 
 # ---- Faithfulness by a judging model through ragas, behind FEATURE_RAGAS_EVAL
 
+NO_ANSWERS = "the gold set configures no answers"
 RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
 
 

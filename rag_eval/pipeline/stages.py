@@ -14,18 +14,19 @@ from rag_eval.pipeline import (
     corpus,
     index,
     measures,
-    metrics_report,
     miss_rates,
     misses,
     ragas,
-    report,
+    report_pages,
+    report_writing,
     retrieval,
     signals,
     stability,
     trust,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.report import GateVerdict, MetricsReport, MlflowRecord
+from rag_eval.pipeline.report_folder import MetricsReport
+from rag_eval.pipeline.report_pages import GateVerdict, MlflowRecord
 from rag_eval.pipeline.runner import Runner, Stage
 from rag_eval.pipeline.versions import shared_versions
 from rag_eval.reporting.report import Report
@@ -53,10 +54,10 @@ STAGES: Final[tuple[Stage, ...]] = (
     claims.record_outcomes,
     calibration.calibrate_miss_rates,
     miss_rates.compare_miss_rates,
-    metrics_report.write_report,
-    report.write_page,
-    report.record_in_mlflow,
-    report.judge_report,
+    report_writing.write_report,
+    report_pages.write_page,
+    report_pages.record_in_mlflow,
+    report_pages.judge_report,
 )
 
 

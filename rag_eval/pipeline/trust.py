@@ -32,15 +32,13 @@ from rag_eval.pipeline.scores import (
     score_strategy,
 )
 from rag_eval.trust.guard import UnitVerdicts, judge_units
+from rag_eval.trust.summary import NOT_CONFIGURED, JudgedChunks, make_trust_part
 from rag_eval.trust.trust_report import (
-    NOT_CONFIGURED,
     BlockedRow,
     FilterRow,
-    JudgedChunks,
     RetrievedTrust,
     TrustFilter,
     TrustPart,
-    make_trust_part,
 )
 
 MAX_EXAMPLES = 20

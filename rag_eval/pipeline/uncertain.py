@@ -16,7 +16,7 @@ from rag_eval.core.types import Absent, Confidence, Deterministic, Measured, as_
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
+from rag_eval.pipeline.answers import NO_ANSWERS, AnswerMeasures, AnswerSet
 from rag_eval.pipeline.claims import MissRateClaims, RetrievalOutcomes, Speaker
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot
 from rag_eval.pipeline.index import CorpusIndex
@@ -40,7 +40,6 @@ from rag_eval.uncertainty.miss_rate_report import AnswerConfidences, CorpusCover
 
 # ---- Confidence of each answer: its groundedness, discounted by the miss rate of its retrieval.
 
-NO_ANSWERS = "the gold set configures no answers"
 MIN_MISSED = 30
 """A share of right answers needs answers over missed retrievals from at least this many groups."""
 

@@ -1,17 +1,10 @@
 """Trust and poisoning in the report."""
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal
 
-import numpy as np
-import pandas as pd
 from pydantic import Field, PositiveInt, StrictBool
 
-from rag_eval.core.arrays import IntArray
-from rag_eval.core.config import FRESH, STALE, Trust
-from rag_eval.core.errors import quoted
 from rag_eval.core.parts import Name
 from rag_eval.core.records import (
     Absent,
@@ -24,11 +17,8 @@ from rag_eval.core.records import (
     StrategyDelta,
     Text,
     Unit,
-    number,
 )
-from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gold.gold_report import BlockedGold
-from rag_eval.trust.sources import FORMULA, POINTS
 
 # ---- Trust and poisoning.
 
@@ -184,9 +174,6 @@ class TrustPart(Record):
     poisoning: Poisoning
 
 
-# ---- The part, made from the verdicts on all chunks.
-
-
 @dataclass(frozen=True)
 class TrustFacts:
     """Facts for the report on the guard: the reference day of ages, and the checked inputs."""
@@ -195,141 +182,3 @@ class TrustFacts:
     rules_version: str
     manifest: Manifest | Absent
     notes: list[str]
-
-
-BINS, MAX_QUARANTINED, MAX_ID = 10, 50, 200
-STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
-
-
-class JudgedChunks(NamedTuple):
-    """EVIDENCE_TRUST of all chunks, the rows that are indexed, and the addresses of documents."""
-
-    trust: pd.DataFrame
-    admitted: IntArray
-    urls: Mapping[str, str]
-
-
-def make_trust_part(
-    config: Trust,
-    about: TrustFacts,
-    chunks: JudgedChunks,
-    gold: BlockedGold,
-    *,
-    retrieved: Mapping[Name, RetrievedTrust],
-    cost: TrustFilter | Absent,
-) -> TrustPart:
-    """Describe trust over all chunks, and the findings of the guard."""
-    states = {name: dict(sorted(Counter(chunks.trust[name]).items())) for name in STATES}
-    return TrustPart.model_validate(
-        {
-            "as_of": about.as_of,
-            "notes": about.notes,
-            "configured": {
-                "domains": len(config.domains),
-                "authors": len(config.authors),
-                "keys": len(config.keys),
-                "manifest": config.manifest is not None,
-                "unlisted": config.unlisted,
-                "unsigned": config.unsigned,
-            },
-            "scores": _trust_scores(chunks.trust),
-            "states": states,
-            "formula": FORMULA,
-            "factors": _trust_factors(states),
-            "retrieved": retrieved,
-            "filter": cost,
-            "poisoning": _poisoning(config, about, chunks, gold, retrieved),
-        }
-    )
-
-
-def _trust_scores(frame: pd.DataFrame) -> TrustScores | Absent:
-    """Describe the distribution of trust over all chunks, including quarantined ones."""
-    values = frame["trust"].dropna().to_numpy()
-    if not len(values):
-        return Absent(reason=NOT_CONFIGURED)
-    counts = np.histogram(values, bins=BINS, range=(0.0, 1.0))[0]
-    histogram = [
-        {"from": at / BINS, "to": (at + 1) / BINS, "n": int(count)}
-        for at, count in enumerate(counts)
-    ]
-    summary = {name: number(getattr(values, name)()) for name in ("mean", "min", "max")}
-    return TrustScores.model_validate({"n_chunks": len(values), **summary, "histogram": histogram})
-
-
-NOT_CONFIGURED = "the gold set names no trusted domains, authors or keys, so trust is not known"
-UNCONFIGURED: Final = {
-    "domain": "the gold set lists no domains",
-    "signature": "the gold set names no keys",
-    "author": "the gold set names no authors",
-}
-UNDATED: Final = "no document has a date that can be read"
-
-
-def _trust_factors(states: Mapping[str, Mapping[str, int]]) -> list[TrustFactor]:
-    """Count the chunks that earn each factor; `states` counts chunks by column and state."""
-    factors = list[TrustFactor]()
-    parts = {name: (state, f"{weight:g} for {state}") for name, (state, weight) in POINTS.items()}
-    fallen = f"times {FRESH:g}, falling to {STALE:g} after a year or without a date"
-    for factor, (state, points) in {**parts, "freshness": ("dated", fallen)}.items():
-        counts = states[f"{factor}_state"]
-        reason = UNCONFIGURED.get(factor) if set(counts) <= {"not_configured"} else None
-        if factor == "freshness" and not counts.get(state):
-            reason = UNDATED
-        values: dict[str, object] = {"factor": factor, "points": points, "status": "measured"}
-        if reason is not None:
-            values |= {"status": "insufficient_evidence", "reason": reason}
-        numbers = {"n": counts.get(state, 0), "of": sum(counts.values())}
-        factors.append(TrustFactor.model_validate(values | numbers))
-    return factors
-
-
-def _poisoning(
-    config: Trust,
-    about: TrustFacts,
-    chunks: JudgedChunks,
-    gold: BlockedGold,
-    retrieved: Mapping[Name, RetrievedTrust],
-) -> Poisoning:
-    """Describe the findings of the guard, with at most fifty relevant documents and chunks."""
-    frame, admitted = chunks.trust, chunks.admitted
-    blocked = frame[frame["verdict"] == "blocked"]
-    left_out = frame[~np.isin(np.arange(len(frame)), admitted)] if config.withheld else blocked
-    reasons = Counter(code for codes in frame["reasons"].tolist() for code in codes)
-    return Poisoning.model_validate(
-        {
-            "rules_version": about.rules_version,
-            "quarantine": config.quarantine,
-            "about_injection": config.about_injection,
-            "n_chunks": len(frame),
-            "n_documents": int(frame["doc_id"].nunique()),
-            "n_quarantined": len(frame) - len(admitted),
-            "n_blocked": len(blocked),
-            "n_blocked_documents": int(blocked["doc_id"].nunique()),
-            "n_warned": int((frame["verdict"] == "warning").sum()),
-            "n_allowed": int((frame["allowed_by"] != "").sum()),
-            "reasons": dict(sorted(reasons.items())),
-            "manifest": about.manifest,
-            "quarantined": [
-                {
-                    "chunk_id": row["chunk_id"],
-                    "doc_id": quoted(row["doc_id"], MAX_ID),
-                    "source_url": quoted(mask_shown_address(chunks.urls[row["doc_id"]]), MAX_ID),
-                    "reasons": list(row["reasons"]),
-                }
-                for row in left_out.head(MAX_QUARANTINED).to_dict("records")
-            ],
-            "gold": gold.model_copy(
-                update={
-                    "documents": [
-                        document.model_copy(update={"doc_id": quoted(document.doc_id, MAX_ID)})
-                        for document in gold.documents[:MAX_QUARANTINED]
-                    ]
-                }
-            ),
-            "retrieved": {
-                name: sum(getattr(part, name) for part in retrieved.values())
-                for name in ("n_retrieved", "n_blocked", "n_warned")
-            },
-        }
-    )

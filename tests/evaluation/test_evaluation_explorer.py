@@ -19,7 +19,7 @@ from rag_eval.pipeline.history import find_previous, make_record
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.opening import open_gold_set, open_recorded
-from rag_eval.pipeline.report import MetricsReport
+from rag_eval.pipeline.report_folder import MetricsReport
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.stability import StabilityMeasures

@@ -12,7 +12,7 @@ from rag_eval.core import config as records
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
 from rag_eval.gates.gate_report import ChangeCode
 from rag_eval.reporting.tables import column_key, panel_words
-from rag_eval.trust.trust_report import _trust_factors
+from rag_eval.trust.summary import _trust_factors
 
 NO_ANSWERS = {"value": None, "reason": "the gold set configures no answers"}
 NO_LATENCY = {"n": 0, "p50": None, "p95": 0.0, "p99": None, "measured_at": None}

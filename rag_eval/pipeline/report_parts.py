@@ -1,9 +1,6 @@
-"""Stage `retrieval_metrics_report`: the report, joined from the parts of all results."""
+"""Join the parts of all results to a report, and judge its gates."""
 
-import datetime as dt
-import shutil
-from collections.abc import Container, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval import __version__
@@ -15,61 +12,18 @@ from rag_eval.gates.regression import with_delta_s
 from rag_eval.gates.verdict import judge_gates
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.strategy_report import StrategyPart
-from rag_eval.pipeline.answers import (
-    ABORT_LOG,
-    RAGAS_OFF,
-    Answered,
-    AnswerMeasures,
-    AnswerSet,
-    find_answered,
-)
-from rag_eval.pipeline.calibration import PICTURE, MissRateCalibration
-from rag_eval.pipeline.claims import MissRateClaims
+from rag_eval.pipeline.answers import NO_ANSWERS, RAGAS_OFF, AnswerMeasures
 from rag_eval.pipeline.comparisons import load_baseline
-from rag_eval.pipeline.corpus import (
-    AdmittedChunks,
-    CorpusChunks,
-    CorpusSnapshot,
-    EvidenceTrust,
-    GoldVariants,
-)
-from rag_eval.pipeline.explorer import Explored, missed_sentences, write_explorer
-from rag_eval.pipeline.exports import answer_files, evidence_lines, write_run_traces
-from rag_eval.pipeline.history import (
-    NO_PREVIOUS,
-    changes,
-    find_previous,
-    keep_run,
-    make_record,
-    previous_part,
-    readable_runs,
-    run_inputs,
-)
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
+from rag_eval.pipeline.history import changes, readable_runs, run_inputs
 from rag_eval.pipeline.index import n_embedded
 from rag_eval.pipeline.measures import RankingMeasures
-from rag_eval.pipeline.miss_rates import CalibratedMissRates
-from rag_eval.pipeline.misses import MissedQuestions
-from rag_eval.pipeline.report import EVIDENCE_FILE, PAGES, TABLES, MetricsReport, publish
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Results, Stage, Work
-from rag_eval.pipeline.scores import ScoredRuns, score_runs
+from rag_eval.pipeline.runner import Results, Work
+from rag_eval.pipeline.scores import ScoredRuns
 from rag_eval.pipeline.slices import measure_slices
 from rag_eval.pipeline.stability import StabilityMeasures
-from rag_eval.pipeline.uncertain import NO_ANSWERS, UNCERTAIN_FILE
-from rag_eval.reporting.exchange import StrategyRankings, exchange_files
-from rag_eval.reporting.metrics_report import (
-    MEASURE_COLUMNS,
-    REPORT_FILE,
-    dumps,
-    finish,
-    make_draft,
-    write_csv,
-)
-from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, unpacked
 from rag_eval.reporting.report import Embeddings, Report
-from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
-from rag_eval.storage.artifacts import Artifact, Parts
-from rag_eval.storage.files import atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, library_versions
 
 # ---- The report.
@@ -83,7 +37,7 @@ REPORTED: Final = tuple(
 """The stages whose results the report joins, in the order of the graph."""
 
 
-def _report_fields(work: Work, results: Results, runs: ScoredRuns) -> dict[str, Any]:
+def join_fields(work: Work, results: Results, runs: ScoredRuns) -> dict[str, Any]:
     """Join the parts of all results, and add what is about the run as a whole."""
     config, settings, fields = work.config, work.settings, results.join_parts(work)
     strategies = {
@@ -159,7 +113,7 @@ def _embeddings(results: Results) -> Embeddings:
 # ---- The baseline and the gates.
 
 
-def _judge(
+def judge_draft(
     work: Work,
     draft: Report,
     ranking: RankingMeasures,
@@ -226,133 +180,3 @@ def figures_for_gates(report: Report) -> dict[str, Mapping[str, object]]:
     for at in ("p50", "p95", "p99"):
         figures[f"latency_{at}_ms"] = {"value": getattr(primary.latency_ms, at)}
     return figures
-
-
-# ---- The stage: the report and every file beside it.
-
-EXPORTED = {".parquet", ".trec", ".jsonl", ".log"}
-ANSWER_FILES: Final = (
-    *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
-    *("auditable-answers.jsonl", "events.log", "traces.log"),
-)
-REPLACED: Final = (
-    *("run-*.trec", PICTURE, *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
-    *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
-)
-"""Files that every run writes anew, or removes."""
-
-
-@Stage(
-    "retrieval_metrics_report",
-    "reporting",
-    given=REPORTED,
-    stores=("baselines", "kept_runs", "traces", "reports"),
-    live=True,
-)
-def write_report(work: Work, **inputs: Any) -> MetricsReport:
-    """Write retrieval-metrics.json and its tables. Every figure carries its index_hash and rev.
-
-    The report comes last. The home also stores the run, so that later runs can be compared with it.
-    """
-    results, folder, home = Results(inputs), work.evaluation.reports, work.evaluation.home
-    gold, admitted = results.get(GoldVariants), results.get(AdmittedChunks)
-    runs = score_runs(work.config, gold, admitted, results.by_strategy(StrategyRun))
-    ranking, stability = results.get(RankingMeasures), results.get(StabilityMeasures)
-    draft = make_draft(_report_fields(work, results, runs), dt.datetime.now(dt.UTC))
-    plain = finish(draft, _judge(work, draft, ranking, stability, runs.gold.named_gold)).dump()
-    now = make_record(work.config.name, {}, plain)
-    previous = find_previous(home, now, runs.gold)
-    explored = Explored(
-        runs,
-        results.get(CorpusSnapshot),
-        results.get(CorpusChunks),
-        results.get(EvidenceTrust),
-        stability,
-        results.get(MissRateClaims),
-        results.get(MissedQuestions),
-        find_answered(results),
-    )
-    explorer = write_explorer(work, explored, previous)
-    summary = unpacked(explorer.path(SUMMARY_FILE).read_bytes())
-    sentences = missed_sentences(explored.missed_questions.missed)
-    plain |= {
-        "previous": None,
-        "look_first": rank_missed(
-            summary,
-            runs.gold.groups,
-            {
-                query_id: sentence
-                for (name, query_id), sentence in sentences.items()
-                if name == work.config.primary_strategy
-            },
-        ),
-    }
-    if previous is None:
-        plain["previous_reason"] = NO_PREVIOUS
-    else:
-        plain["previous"] = previous_part(previous, now, runs.gold, ranking.per_query)
-    report = Report.model_validate(plain)
-    plain = report.dump()
-    exports = _exports(work, runs, ranking, stability, explored.answered)
-    sources = [
-        *(exports.path(name) for name in exports.files if Path(name).suffix in EXPORTED),
-        results.get(CalibratedMissRates).artifact.path(UNCERTAIN_FILE),
-        *filter(None, [results.get(MissRateCalibration).picture]),
-    ]
-    work.evaluation.lock.check()
-    for source in sources:
-        with atomic_path(folder / source.name) as partial:
-            shutil.copyfile(source, partial)
-    lines = evidence_lines(explored.evidence_trust.trust, report.trust.as_of)
-    write_bytes(folder / EVIDENCE_FILE, lines)
-    measures = [
-        {"strategy": part.name, **one.dump()} for part in report.strategies for one in part.measures
-    ]
-    write_csv(folder / "measures.csv", MEASURE_COLUMNS, measures)
-    keys = results.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
-    keep_run(home, now, keys, plain)
-    # This run may end before it writes its verdict and page, so none of an earlier run may stay.
-    _remove(folder, {source.name for source in sources}, *REPLACED)
-    write_text(folder / REPORT_FILE, dumps(plain))
-    write_verdict(verdict_rows(report, work.config.name), folder)
-    trace_error = write_run_traces(work, results.find(AnswerSet), runs, stability, report)
-    files = [path for path in folder.rglob("[!.]*") if path.is_file()]
-    files.sort(key=lambda path: (path.name == REPORT_FILE, path))
-    publish(work.evaluation, files, alone=True)
-    return MetricsReport(
-        content_hash=report.content_hash,
-        report=report,
-        explorer=explorer.key,
-        folder=str(folder.resolve()),
-        trace_error=trace_error,
-    )
-
-
-def _remove(folder: Path, kept: Container[str], *patterns: str) -> None:
-    for pattern in patterns:
-        for path in folder.glob(pattern):
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
-
-
-def _exports(
-    work: Work,
-    runs: ScoredRuns,
-    ranking: RankingMeasures,
-    stability: StabilityMeasures,
-    answered: Answered | None,
-) -> Artifact:
-    """Make the files that other tools read, once."""
-    gold = runs.gold_variants
-
-    def make() -> Parts:
-        rankings = {
-            name: StrategyRankings(run.run, runs.units(name), runs.first_seed(name))
-            for name, run in runs.runs.items()
-        }
-        files = exchange_files(ranking.per_query, gold.qrels_document, gold.variants, rankings)
-        return files if answered is None else files | answer_files(answered, stability, runs)
-
-    identity = [ranking.id, gold.id, runs.admitted_chunks.id, stability.id]
-    identity += [run.id for run in runs.runs.values()]
-    return work.keep("exports", [*identity, answered and answered.ids], make)
