@@ -441,7 +441,7 @@ def explain(
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.review import explanation
-        from rag_eval.reporting.listings import explain_question
+        from rag_eval.reporting.explanation import explain_question
         from rag_eval.reporting.tables import print_parts
         from rag_eval.storage.home import open_home
 
@@ -475,7 +475,7 @@ def ask(
 
         typer.echo(dumps(found.as_json(), indent=1, ensure_ascii=True, allow_nan=False))
         return
-    from rag_eval.reporting.listings import describe_retrieval
+    from rag_eval.reporting.explanation import describe_retrieval
     from rag_eval.reporting.tables import print_parts
 
     print_parts(console_for(), describe_retrieval(found))

@@ -288,7 +288,7 @@ def calibrate(
         evaluation = open_evaluation(gold_set, home, gold_sets, wait)
         from rag_eval.pipeline.miss_rates import calibrate_gold_set
         from rag_eval.pipeline.stages import open_runner
-        from rag_eval.reporting.listings import show_calibration
+        from rag_eval.reporting.terminal import show_calibration
 
         calibrated = calibrate_gold_set(open_runner(evaluation))
         if json:

@@ -28,7 +28,7 @@ from rag_eval.pipeline.corpus import (
 from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.pipeline.misses import describe_miss
 from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
-from rag_eval.reporting.listings import (
+from rag_eval.reporting.explanation import (
     CitationVerdict,
     Explanation,
     GoldSpan,

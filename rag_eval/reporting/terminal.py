@@ -6,7 +6,7 @@ Texts of strangers go through `quoted` or `snippet`; rich markup in them is neve
 import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rag_eval.core.errors import Problem, grouped, quoted
 from rag_eval.core.records import (
@@ -434,6 +434,77 @@ def _miss_rates(report: Report, page: Page) -> Parts:
     yield tables.answer_confidences(page).select("confidence", "mean")
     headings = ("strategy", "expansion", "recall after - before", "recovered", "lost", "expanded")
     yield tables.iterative(page).select(*headings, "extra queries", "effective", "verdict")
+
+
+def show_calibration(console: "Console", calibrated: Any) -> None:
+    """Print a calibration (`Calibrated` of `rag_eval.uncertainty`), out of fold."""
+    rows = [
+        {
+            "strategy": name,
+            "entry": Cursor(entry.dump()),
+            "K": k_for(entry),
+            "rule": (rule := entry.k_for(LEVEL)) and Cursor(rule.dump()),
+        }
+        for name, entry in calibrated.strategies.items()
+    ]
+    target = f"{calibrated.target}@{calibrated.k}"
+    caption = f"Calibration of {target} on {quoted(calibrated.gold_set)}, out of fold"
+    fit = "entry.validation"
+    columns = f"""strategy | status = entry.status | outcomes = entry.counts.outcomes
+        | groups = entry.counts.groups | misses = {fit}.misses | {target} = {fit}.miss_rate
+        | Brier = {fit}.brier | skill = {fit}.skill"""
+    quality = f"""strategy | AUROC = {fit}.auroc | slope = {fit}.slope | ECE = {fit}.ece
+        | K for 90 % = K | coverage = rule.coverage"""
+    unmet = [
+        {"strategy": name, "condition": Cursor(condition.dump())}
+        for name, entry in calibrated.strategies.items()
+        for condition in entry.unmet_conditions
+    ]
+    needs = """strategy | needed for = condition.status | condition = condition.name
+        | needed = condition.needed | found = condition.found"""
+    lines = [
+        f"{quoted(name)}: {line}"
+        for name, entry in calibrated.strategies.items()
+        for line in _describe_calibration(
+            entry, calibrated.traffic[name], calibrated.estimates[name]
+        )
+    ]
+    shown = (
+        Table.of("calibration", caption, columns, rows),
+        Table.of("quality", "Fit of the predictions", quality, rows),
+        Table.of("unmet", "What higher statuses need", needs, unmet),
+    )
+    print_parts(console, [*filter(None, shown), *lines])
+
+
+def _describe_calibration(entry: StrategyCalibration, traffic: Any, powered: Any) -> Iterator[str]:
+    """Say what was left out, what changed, and which miss rate audits of traffic give.
+
+    `traffic` and `powered` are `TrafficFacts`, and a `PoweredEstimate` or why there is none.
+    """
+    if entry.refused:
+        yield f"not calibrated: {quoted(entry.refused, 600)}"
+    if change := describe_promotion(entry):
+        yield change
+    if entry.n_without_signals:
+        yield f"{entry.n_without_signals} outcomes left out: the signals are not known"
+    if traffic.counted:
+        yield f"{traffic.counted} claims of production traffic counted in"
+    if traffic.left_out:
+        why = quoted(traffic.reason, 300)
+        yield f"{traffic.left_out} claims of production traffic left out: {why}"
+    if not isinstance(powered, str):
+        yield (
+            f"misses of the traffic of the last draw: "
+            f"{interval(powered.value, powered.low, powered.high)}, from "
+            f"{powered.n_labelled:,} audited claims and predictions of {powered.n_unlabelled:,}; "
+            f"audits alone "
+            f"{interval(powered.labels_value, powered.labels_low, powered.labels_high)}"
+        )
+    elif traffic.counted:
+        yield f"no estimate of the traffic: {powered}"
+    if entry.calibrator:
+        yield f"calibrator {entry.calibrator[:16]}, fingerprint {entry.fingerprint}"
 
 
 def describe_promotion(entry: StrategyCalibration) -> str:

@@ -18,7 +18,7 @@ from rag_eval.pipeline.opening import adjust
 from rag_eval.pipeline.scores import open_runs
 from rag_eval.pipeline.signals import TrafficFacts
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.reporting.listings import show_calibration
+from rag_eval.reporting.terminal import show_calibration
 from rag_eval.uncertainty.signals import SIGNALS
 
 

@@ -1,27 +1,19 @@
-"""Print questions, outcomes, claims, chunks, comparisons and calibrations on a terminal.
+"""Explain one question of a run, or one live question, as lines of plain text.
 
-Texts of strangers go through `quoted` or `mask_snippet`; rich markup in them is never read.
+Texts of strangers go through `quoted` or `mask_snippet`.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from rag_eval.core.errors import quoted
 from rag_eval.core.types import FIXES, Answer, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet
 from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.reporting.metrics_report import Outgoing
-from rag_eval.reporting.tables import Table, interval, print_parts
-from rag_eval.reporting.terminal import LEVEL, describe_promotion, describe_refusal, estimate, k_for
+from rag_eval.reporting.tables import interval
 from rag_eval.uncertainty.confidence import UncertainRetrieval
-from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
-from rag_eval.uncertainty.traffic import PoweredEstimate
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 # ---- One question: question, answer, citations with verdicts, evidence, gold.
 
@@ -215,7 +207,7 @@ def explain_question(explanation: Explanation) -> Iterator[str]:
 def describe_retrieval(found: UncertainRetrieval) -> Iterator[str]:
     """Yield the result of one live question as lines of plain text."""
     miss = found.miss_rate
-    guess = f"heuristic_v0 {_share(found.heuristic_v0)}, {found.similar_judged} similar judged"
+    guess = f"heuristic_v0 {found.heuristic_v0:.4g}, {found.similar_judged} similar judged"
     by = "" if miss.calibrator == "heuristic_v0" else f", by {quoted(miss.calibrator)}"
     outcomes = f", {miss.n_outcomes} outcomes" if miss.n_outcomes else ""
     yield (
@@ -224,7 +216,7 @@ def describe_retrieval(found: UncertainRetrieval) -> Iterator[str]:
     )
     if found.reason:
         yield f"  {quoted(found.reason, _MAX_ANSWER_CHARS)}"
-    yield f"Coverage   {_share(found.coverage)} of the question's words, weighted by rarity"
+    yield f"Coverage   {found.coverage:.4g} of the question's words, weighted by rarity"
     yield ""
     yield f"Documents  ({len(found.documents)})"
     for document, chunk in zip(found.documents, found.chunks or (), strict=True):
@@ -244,107 +236,3 @@ def describe_retrieval(found: UncertainRetrieval) -> Iterator[str]:
             f"     confidence {step['confidence_before']:.2f} -> {step['confidence_after']:.2f}"
             f" ({step['basis']}) {step['stopped']}".rstrip()
         )
-
-
-# ---- Outcomes, claims and draws.
-
-_SHORT_ID, _SHORT_CELL, _MAX_CELL = 12, 40, 80
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
-
-
-# ---- A calibration: figures of every strategy, and what keeps a status from being higher.
-
-_MAX_UNMET: Final = 6
-
-
-def show_calibration(console: "Console", calibrated: Any) -> None:
-    """Print a calibration (`Calibrated` of `rag_eval.pipeline.miss_rates`)."""
-    figures, errors, lines = [], [], list[str]()
-    for name, entry in calibrated.strategies.items():
-        about, misses, fit, error = entry.validation, "-", ["-"] * 3, ["-"] * 3
-        if about is not None:
-            misses = str(about.misses)
-            fit = [estimate(figure) for figure in (about.miss_rate, about.brier, about.skill)]
-            ece = f"{about.ece.value:.3f} ({about.ece.null_limit:.3f})"
-            error = [estimate(about.auroc), estimate(about.slope), ece]
-        counts = f"{entry.counts.outcomes}/{entry.counts.groups}/{misses}"
-        figures.append([quoted(name), entry.status, counts, *fit])
-        errors.append([quoted(name), *error, k_for(entry)])
-        traffic, powered = calibrated.traffic[name], calibrated.estimates[name]
-        lines += _describe_calibration(name, entry, traffic, powered)
-    target = f"{calibrated.target}@{calibrated.k}"
-    print_parts(
-        console,
-        [
-            Table.plain(
-                f"Calibration of {target} on {quoted(calibrated.gold_set)} "
-                "(out of fold, 95 % intervals)",
-                ["strategy", "status", ">outcomes/groups/misses", f">{target}", ">Brier", ">skill"],
-                figures,
-            ),
-            Table.plain(
-                "Fit of the predictions (at most: the largest ECE of calibrated predictions by "
-                "chance)",
-                ["strategy", ">AUROC", ">slope", ">ECE (at most)", f">K for {LEVEL:.0%}"],
-                errors,
-            ),
-            *lines,
-        ],
-    )
-
-
-def _describe_calibration(
-    name: str, entry: StrategyCalibration, traffic: Any, powered: PoweredEstimate | str
-) -> Iterator[str]:
-    label = quoted(name)
-    if unmet := entry.unmet_conditions:
-        why = "; ".join(
-            f"{condition.status} needs {condition.name} {quoted(condition.needed, 80)}, "
-            f"found {quoted(condition.found, 80)}"
-            for condition in unmet[:_MAX_UNMET]
-        )
-        yield f"{label}: {why}"
-    if (baseline := entry.heuristic_v0) is not None:
-        skill, auroc = baseline.skill.value, baseline.auroc.value
-        yield f"{label}: heuristic_v0 has skill {skill:.2f}, AUROC {auroc:.2f}"
-    yield from (f"{label}: {line}" for line in _describe_k(entry))
-    yield from describe_refusal(name, entry, 600)
-    if change := describe_promotion(entry):
-        yield f"{label}: {change}"
-    if entry.n_without_signals:
-        yield (
-            f"{label}: {entry.n_without_signals} outcomes left out, "
-            "because the signals of their retrieval are not known"
-        )
-    yield from (f"{label}: {line}" for line in _describe_traffic(traffic, powered))
-    if entry.calibrator:
-        yield f"{label}: calibrator {entry.calibrator[:16]}, fingerprint {entry.fingerprint}"
-
-
-def _describe_traffic(traffic: Any, powered: PoweredEstimate | str) -> Iterator[str]:
-    """Say which claims of traffic count (`TrafficFacts`), and which miss rate audits give."""
-    words = "claims of production traffic"
-    if traffic.counted:
-        yield f"{traffic.counted} {words} counted in"
-    if traffic.left_out:
-        yield f"{traffic.left_out} {words} left out: {quoted(traffic.reason, 300)}"
-    if not isinstance(powered, str):
-        yield (
-            f"misses of the traffic of the last draw: "
-            f"{interval(powered.value, powered.low, powered.high)}, from "
-            f"{powered.n_labelled:,} audited claims and predictions of {powered.n_unlabelled:,}, "
-            f"worth {powered.extra_labels:.0%} more labels; audits alone "
-            f"{interval(powered.labels_value, powered.labels_low, powered.labels_high)}"
-        )
-    elif traffic.counted:
-        yield f"no estimate of the traffic: {powered}"
-
-
-def _describe_k(entry: StrategyCalibration) -> Iterator[str]:
-    """Say which K covers LEVEL of the questions."""
-    if rule := entry.k_for(LEVEL):
-        covered = f"covers {estimate(rule.coverage)} of held-out questions"
-        yield f"K for {LEVEL:.0%} of new questions: {k_for(entry)}; {covered}"
