@@ -26,7 +26,7 @@ from rag_eval.core.types import (
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
-from rag_eval.pipeline.answers import Answered, AnswerSet
+from rag_eval.pipeline.answer_stages import Answered, AnswerSet
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import ScoredRuns
 from rag_eval.pipeline.stability import StabilityMeasures

@@ -16,7 +16,7 @@ from rag_eval.core.records import Figure, number
 from rag_eval.core.types import AUDITS, DISCOUNTING, TARGETS, Status
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
-from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
+from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.calibration import MissRateCalibration
 from rag_eval.pipeline.claims import MissRateClaims, RetrievalOutcomes
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants

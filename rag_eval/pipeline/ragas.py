@@ -12,7 +12,7 @@ from rag_eval.measures.answer_report import RagasFigure
 from rag_eval.measures.answers import align_quoted_spans, score_contexts
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet
+from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.retrieval import StrategyRun

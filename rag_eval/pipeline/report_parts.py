@@ -12,7 +12,7 @@ from rag_eval.gates.regression import with_delta_s
 from rag_eval.gates.verdict import judge_gates
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.strategy_report import StrategyPart
-from rag_eval.pipeline.answers import NO_ANSWERS, RAGAS_OFF, AnswerMeasures
+from rag_eval.pipeline.answer_stages import NO_ANSWERS, RAGAS_OFF, AnswerMeasures
 from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.history import changes, readable_runs, run_inputs

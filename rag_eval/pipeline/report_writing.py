@@ -6,7 +6,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any, Final
 
-from rag_eval.pipeline.answers import ABORT_LOG, Answered, AnswerSet, find_answered
+from rag_eval.pipeline.answer_stages import ABORT_LOG, Answered, AnswerSet, find_answered
 from rag_eval.pipeline.calibration import PICTURE, MissRateCalibration
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import (

@@ -21,7 +21,7 @@ from rag_eval.core.strategy import Identity
 from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, LIVE_CODES, PAYLOAD_FIELDS
 from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import mask_snippet, masked_text
-from rag_eval.pipeline.answers import AnswerMeasures, AnswerSet, CitationSet
+from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.corpus import (
     GoldVariants,
 )

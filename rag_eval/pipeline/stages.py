@@ -8,7 +8,7 @@ from typing import Final
 
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import (
-    answers,
+    answer_stages,
     calibration,
     claims,
     corpus,
@@ -44,9 +44,9 @@ STAGES: Final[tuple[Stage, ...]] = (
     measures.measure_rankings,
     stability.measure_stability,
     trust.measure_trust,
-    answers.answer_gold_set,
-    answers.check_citations,
-    answers.measure_answers,
+    answer_stages.answer_gold_set,
+    answer_stages.check_citations,
+    answer_stages.measure_answers,
     ragas.measure_with_ragas,
     signals.collect_signals,
     claims.state_miss_rates,

@@ -16,7 +16,7 @@ from rag_eval.core.types import Absent, Confidence, Deterministic, Measured, as_
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.pipeline.answers import NO_ANSWERS, AnswerMeasures, AnswerSet
+from rag_eval.pipeline.answer_stages import NO_ANSWERS, AnswerMeasures, AnswerSet
 from rag_eval.pipeline.claims import MissRateClaims, RetrievalOutcomes, Speaker
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot
 from rag_eval.pipeline.index import CorpusIndex

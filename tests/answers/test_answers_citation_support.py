@@ -8,7 +8,7 @@ from pathlib import Path
 
 from answer_corpus import Ranking, ScriptedChat, library, question
 
-from rag_eval.answers.runner import Tools, answer_questions
+from rag_eval.answers.answering import Tools, answer_questions
 from rag_eval.core.config import Answers
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ from answer_corpus import scored, small_library
 from rag_eval.answers import contract, paths, replies, runner
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.codes import Events
-from rag_eval.answers.recorded import read_markers
+from rag_eval.answers.recorded_answers import read_markers
 from rag_eval.core.config import Answers
 from rag_eval.corpus.analyzer import token_spans
 from rag_eval.measures import citation_support, groundedness

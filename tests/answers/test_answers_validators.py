@@ -5,9 +5,9 @@ import json
 import pytest
 from answer_corpus import Ranking, ScriptedChat, evidence, question, small_library
 
+from rag_eval.answers.answering import Tools, answer_questions
 from rag_eval.answers.codes import PatternTimeoutError, TimedPattern
 from rag_eval.answers.contract import Candidate, load_plugins, postprocess, validate
-from rag_eval.answers.runner import Tools, answer_questions
 from rag_eval.core.config import Answers, ValidatorUse
 from rag_eval.core.errors import InputError
 

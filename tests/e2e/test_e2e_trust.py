@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 import rag_eval
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import RetrievalOptions
-from rag_eval.pipeline.answers import AnswerSet
+from rag_eval.pipeline.answer_stages import AnswerSet
 from rag_eval.pipeline.corpus import CorpusChunks, GoldVariants
 from rag_eval.pipeline.live import open_port
 from rag_eval.pipeline.opening import open_gold_set

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.masking import mask_shown_address
-from rag_eval.pipeline.answers import Answered, AnswerMeasures, AnswerSet, CitationSet
+from rag_eval.pipeline.answer_stages import Answered, AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.explorer import Explored, write_explorer

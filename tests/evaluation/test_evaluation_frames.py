@@ -2,7 +2,7 @@
 
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, DELTA_S, PER_QUERY
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.answers import AnswerMeasures, CitationSet
+from rag_eval.pipeline.answer_stages import AnswerMeasures, CitationSet
 from rag_eval.pipeline.measures import RankingMeasures
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stability import StabilityMeasures

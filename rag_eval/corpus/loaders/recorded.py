@@ -2,7 +2,7 @@
 
 A row has the layout of this package or the layout of a ragas sample. The keys of the row tell the
 layout. Traces of other tools become such rows (`foreign`).
-`rag_eval.answers.recorded` makes answers of the rows.
+`rag_eval.answers.recorded_answers` makes answers of the rows.
 """
 
 import dataclasses

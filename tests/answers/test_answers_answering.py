@@ -9,8 +9,7 @@ import time
 import pytest
 from answer_corpus import Ranking, ScriptedChat, evidence, library, question, scored, small_library
 
-from rag_eval.answers.extractive import Extract, Sentence
-from rag_eval.answers.runner import (
+from rag_eval.answers.answering import (
     AbortedError,
     AnswerRun,
     PromptTooLongError,
@@ -18,6 +17,7 @@ from rag_eval.answers.runner import (
     answer_questions,
     build_prompt,
 )
+from rag_eval.answers.extractive import Extract, Sentence
 from rag_eval.core.config import Answers
 from rag_eval.core.errors import InputError
 from rag_eval.core.types import Answer, ChatError, Reply
