@@ -8,7 +8,8 @@ import numpy as np
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.plugins import explain_missing
-from rag_eval.core.types import MAX_QUERY, Derived
+from rag_eval.uncertainty.confidence_values import Derived
+from rag_eval.uncertainty.outcome_records import MAX_QUERY
 
 if TYPE_CHECKING:
     from rag_eval.pipeline.live import LiveStrategy

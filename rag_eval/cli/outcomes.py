@@ -24,8 +24,8 @@ from rag_eval.cli.app import (
 from rag_eval.core.errors import format_count
 
 if TYPE_CHECKING:
-    from rag_eval.core.types import RetrievalOutcome
     from rag_eval.storage.sql import SqlStore
+    from rag_eval.uncertainty.outcome_records import RetrievalOutcome
     from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
 
 Target = Literal["miss_any", "miss_some"]
@@ -68,8 +68,8 @@ Correct = Annotated[
 def _record(
     store: "OutcomeStore", outcomes: "list[RetrievalOutcome]", correct: str | None
 ) -> "Recorded":
-    from rag_eval.core.types import MAX_NOTE
     from rag_eval.corpus.masking import mask_snippet
+    from rag_eval.uncertainty.outcome_records import MAX_NOTE
 
     because = None if correct is None else mask_snippet(correct, MAX_NOTE)
     return store.record(outcomes, because=because)

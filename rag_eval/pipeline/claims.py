@@ -16,15 +16,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import CLAIMS, PRIOR_QUERIES, GoldSetConfig, Uncertainty
-from rag_eval.core.types import (
-    MAX_NUMBER,
-    RETRIEVAL_OUTCOMES,
-    GoldSource,
-    RetrievalOutcome,
-    Shown,
-    Status,
-    Target,
-)
+from rag_eval.core.types import GoldSource, Status, Target
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
@@ -48,6 +40,12 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.heuristic import similar_history, with_history
 from rag_eval.uncertainty.miss_rate_report import AddedOutcomes
+from rag_eval.uncertainty.outcome_records import (
+    MAX_NUMBER,
+    RETRIEVAL_OUTCOMES,
+    RetrievalOutcome,
+    Shown,
+)
 from rag_eval.uncertainty.outcomes import claim_id_of, new_outcome, select_current
 from rag_eval.uncertainty.signals import SIGNALS
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
-from rag_eval.core.types import MAX_QUERY, Query, RetrievalOptions
+from rag_eval.core.types import RetrievalOptions
 from rag_eval.pipeline.claims import MissRateClaims, choose_speaker
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -42,6 +42,7 @@ from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history, with_history
 from rag_eval.uncertainty.iterative import list_expansions
+from rag_eval.uncertainty.outcome_records import MAX_QUERY, Query
 from rag_eval.uncertainty.signals import SIGNALS, signals
 
 # ---- The retrieval port over a gold set's corpus.

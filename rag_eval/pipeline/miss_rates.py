@@ -13,7 +13,7 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import Uncertainty
 from rag_eval.core.records import Absent as NotMeasured
 from rag_eval.core.records import Figure, number
-from rag_eval.core.types import AUDITS, DISCOUNTING, TARGETS, Status
+from rag_eval.core.types import DISCOUNTING, TARGETS, Status
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
@@ -58,6 +58,7 @@ from rag_eval.uncertainty.miss_rate_report import (
     StrategyMissRates,
     UncertaintyPart,
 )
+from rag_eval.uncertainty.outcome_records import AUDITS
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
 from rag_eval.uncertainty.traffic import PoweredEstimate, TrafficStore, prediction_powered
 

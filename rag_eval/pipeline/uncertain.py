@@ -12,7 +12,6 @@ import pandas as pd
 
 from rag_eval.core.records import Absent as NotMeasured
 from rag_eval.core.records import Figure
-from rag_eval.core.types import Absent, Confidence, Deterministic, Measured, as_json, effective
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold, mean_interval
@@ -33,6 +32,14 @@ from rag_eval.uncertainty.confidence import (
     groundedness_confidence,
     reported_confidence,
     retrieval_confidence,
+)
+from rag_eval.uncertainty.confidence_values import (
+    Absent,
+    Confidence,
+    Deterministic,
+    Measured,
+    as_json,
+    effective,
 )
 from rag_eval.uncertainty.gaps import Gap
 from rag_eval.uncertainty.iterative import list_expansions

@@ -13,23 +13,19 @@ from typing import Final
 
 from rag_eval.citations.payload import payload
 from rag_eval.core.records import number
-from rag_eval.core.types import (
-    DISCOUNTING,
+from rag_eval.core.types import DISCOUNTING, ScoredChunk, Status, Target, snippet
+from rag_eval.corpus.chunking import spans
+from rag_eval.corpus.masking import mask_snippet, masked_text
+from rag_eval.uncertainty.confidence_values import (
     Absent,
     Bounded,
     Confidence,
     Derived,
     Deterministic,
     Measured,
-    ScoredChunk,
-    Status,
-    Target,
     as_json,
     effective,
-    snippet,
 )
-from rag_eval.corpus.chunking import spans
-from rag_eval.corpus.masking import mask_snippet, masked_text
 from rag_eval.uncertainty.gaps import Gap
 from rag_eval.uncertainty.miss_rate_report import CorpusCoverage
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.types import Bounded, Confidence, Derived, Deterministic
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
+from rag_eval.uncertainty.confidence_values import Bounded, Confidence, Derived, Deterministic
 from rag_eval.uncertainty.signals import RankedBatch
 
 NAME: Final = "heuristic_v0"

@@ -21,7 +21,8 @@ from rag_eval.core.records import (
     Text,
     Unit,
 )
-from rag_eval.core.types import BinaryTarget, Deterministic, Level, Measured, Status, parse
+from rag_eval.core.types import BinaryTarget, Level, Status
+from rag_eval.uncertainty.confidence_values import Deterministic, Measured, parse
 
 # ---- Miss rates and their calibration.
 

@@ -14,16 +14,18 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from rag_eval.core import types as record
 from rag_eval.core.errors import ProblemList, quoted
 from rag_eval.core.parts import Id
 from rag_eval.core.rows import check_row, read_objects, report_faults
-from rag_eval.core.types import AUDITS, MAX_NOTE, BinaryTarget, RetrievalOutcome
+from rag_eval.core.types import BinaryTarget
 from rag_eval.corpus.loaders.foreign import LeftOut, find_kind
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import SqlStore
+from rag_eval.uncertainty import outcome_records as record
+from rag_eval.uncertainty.confidence_values import UnitInterval
+from rag_eval.uncertainty.outcome_records import AUDITS, MAX_NOTE, RetrievalOutcome
 from rag_eval.uncertainty.outcomes import (
     claim_id_of,
     new_outcome,
@@ -120,7 +122,7 @@ class ClaimLine(_Line):
         list[_Retrieved], Field(max_length=MAX_RETRIEVED), AfterValidator(_refuse_repeated)
     ] = Field(description="best first")
     k: int = Field(default=DEFAULT_K, ge=1, le=MAX_RETRIEVED)
-    miss_rate: record.UnitInterval | None = Field(default=None, description="as it was predicted")
+    miss_rate: UnitInterval | None = Field(default=None, description="as it was predicted")
 
 
 class Traffic(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 
 from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.types import MAX_NOTE, RETRIEVAL_OUTCOMES, RetrievalOutcome
 from rag_eval.gold.loading import group_ids
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import ColumnSpec, Kind, Row, SqlStore, TableSpec, Transaction
+from rag_eval.uncertainty.outcome_records import MAX_NOTE, RETRIEVAL_OUTCOMES, RetrievalOutcome
 
 # ---- Identities: hashes of the content, so that recording a thing twice adds nothing
 

@@ -33,20 +33,20 @@ from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import Id
 from rag_eval.core.records import Estimate
 from rag_eval.core.settings import Settings
-from rag_eval.core.types import (
-    MAX_NOTE,
-    MISSED_BY_FEEDBACK,
-    Feedback,
-    GoldSource,
-    Note,
-    RetrievalOutcome,
-    Shown,
-)
+from rag_eval.core.types import GoldSource
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids, run_name
 from rag_eval.reporting.tables import visible
 from rag_eval.storage.home import Home, open_home
 from rag_eval.storage.sql import open_store
+from rag_eval.uncertainty.outcome_records import (
+    MAX_NOTE,
+    MISSED_BY_FEEDBACK,
+    Feedback,
+    Note,
+    RetrievalOutcome,
+    Shown,
+)
 from rag_eval.uncertainty.outcomes import OutcomeStore, new_outcome, of_frame
 from rag_eval.viewer.security import (
     MAX_HEAD,

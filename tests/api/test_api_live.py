@@ -11,10 +11,10 @@ from schemas import published
 
 import rag_eval
 from rag_eval.core import plugins
-from rag_eval.core.types import as_json, parse
 from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.live import open_live
 from rag_eval.pipeline.stages import open_runner
+from rag_eval.uncertainty.confidence_values import as_json, parse
 
 ROUNDS = "{name: rounds, kind: iterative, base: bm25, min_recall: 1.0}"
 SHAPE = [

@@ -9,8 +9,9 @@ from typing import get_args
 
 import pytest
 
-from rag_eval.core.types import CODES, MAX_NOTE, OUTCOMES, STATUSES, Feedback
+from rag_eval.core.types import CODES, OUTCOMES, STATUSES
 from rag_eval.measures.stability import LambdaState
+from rag_eval.uncertainty.outcome_records import MAX_NOTE, Feedback
 
 ASSETS = files("rag_eval.reporting.html") / "assets"
 SCRIPTS = ("explorer.js", "downloads.js")

@@ -8,17 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rag_eval.core.types import (
-    Absent,
-    Bounded,
-    Derived,
-    Deterministic,
-    Measured,
-    as_json,
-    compose,
-    effective,
-    parse,
-)
 from rag_eval.uncertainty.confidence import (
     MissRate,
     UncertainRetrieval,
@@ -28,6 +17,17 @@ from rag_eval.uncertainty.confidence import (
     reported_confidence,
     retrieval_confidence,
     summarize,
+)
+from rag_eval.uncertainty.confidence_values import (
+    Absent,
+    Bounded,
+    Derived,
+    Deterministic,
+    Measured,
+    as_json,
+    compose,
+    effective,
+    parse,
 )
 from rag_eval.uncertainty.miss_rate_report import CorpusCoverage
 

@@ -6,14 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.types import (
+from rag_eval.storage.sql import SqlStore
+from rag_eval.uncertainty.outcome_records import (
     MAX_SIGNALS,
     MISSED_BY_FEEDBACK,
     RETRIEVAL_OUTCOMES,
     RetrievalOutcome,
     Shown,
 )
-from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.outcomes import (
     Asked,
     OutcomeStore,

@@ -7,7 +7,7 @@ import pytest
 from test_viewer_security import headers_of_ours
 from viewed_project import RETRIEVAL, give
 
-from rag_eval.core.types import MAX_NOTE
+from rag_eval.uncertainty.outcome_records import MAX_NOTE
 
 MISSED = {"something_missing": 1.0, "evidence_not_relevant": None, "nothing_missing": 0.0}
 
