@@ -1,5 +1,8 @@
 """Chunking: the invariants for any text and any chunker, and what each kind keeps together."""
 
+import json
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -211,71 +214,18 @@ def test_overlap_repeats_characters_of_texts_without_blanks():
 
 # ---- Sentences
 
-SENTENCES = [
-    ("One. Two! Three? Four… Five", ["One.", "Two!", "Three?", "Four…", "Five"]),
-    (
-        "Dr. Smith weighs 3.5 kg, e.g. in Fig. 2. He left.",
-        ["Dr. Smith weighs 3.5 kg, e.g. in Fig. 2.", "He left."],
-    ),
-    ("It ends here.\n\nname : str\n    A name.", ["It ends here.", "name : str\n    A name."]),
-    ("Shown by Lee et al. in 1999. Done.", ["Shown by Lee et al. in 1999.", "Done."]),
-    ("Apples, pears, etc. Then more.", ["Apples, pears, etc.", "Then more."]),
-    ("J. R. Tolkien wrote it. So did I. Yes.", ["J. R. Tolkien wrote it.", "So did I.", "Yes."]),
-    ("The answer is no. See No. 5 there.", ["The answer is no.", "See No. 5 there."]),
-    ('He said "Stop." Then he left.', ['He said "Stop."', "Then he left."]),
-    ("Wait... what? (Really.) Yes.", ["Wait... what?", "(Really.)", "Yes."]),
-    ("A heading\n\nA paragraph\nwrapped. End", ["A heading", "A paragraph\nwrapped.", "End"]),
-    ("A\r\nbe. C\r\n\r\nD", ["A\r\nbe.", "C", "D"]),
-    ("今日は。明日は！「そう。」はい", ["今日は。", "明日は！", "「そう。」", "はい"]),
-    ("see pandas.DataFrame.ffill for v2.1.3 now", ["see pandas.DataFrame.ffill for v2.1.3 now"]),
-    ("", []),
-    (" \n ", []),
-    ("یہ نیلا ہے۔ وہ بند ہے۔ کب؟", ["یہ نیلا ہے۔", "وہ بند ہے۔", "کب؟"]),
-    ("वह आया।वह गया॥ ॥१२॥ फिर?", ["वह आया।", "वह गया॥", "॥१२॥", "फिर?"]),
-    ("Կապույտ է։ Փակ է։", ["Կապույտ է։", "Փակ է։"]),
-    ("ሰማያዊ ነው። ዝግ ነው፧ አዎ።", ["ሰማያዊ ነው።", "ዝግ ነው፧", "አዎ።"]),
-    ("អ្វី។ ទេ។", ["អ្វី។", "ទេ។"]),
-    ("Πού είναι; Εδώ; όχι.", ["Πού είναι;", "Εδώ; όχι."]),
-    ("As TNF-α; IL-6 too.", ["As TNF-α; IL-6 too."]),
-    ("値は３．５です｡次は？！はい", ["値は３．５です｡", "次は？！", "はい"]),
-    (
-        "1. The pump\n2. The valve. It is\n  3.1. The tank",
-        ["1. The pump\n2. The valve.", "It is\n  3.1. The tank"],
-    ),
-    ("> 12. The pump\n> b. The valve", ["> 12. The pump\n> b. The valve"]),
-    ("It has 12. Then\n1999. Then", ["It has 12.", "Then\n1999.", "Then"]),
-    ("„Es ist da.“ »Gut.« So. »Ja«", ["„Es ist da.“", "»Gut.«", "So.", "»Ja«"]),
-    ("« Elle est bleue. » Il part.", ["« Elle est bleue. »", "Il part."]),
-    ('Call re.compile(".*")\nTrue. Then', ['Call re.compile(".*")\nTrue.', "Then"]),
-    ("**It is blue.** _It is old._ Then", ["**It is blue.**", "_It is old._", "Then"]),
-]
+
+def cases(name):
+    """Read pairs of a text and its parts."""
+    return [*map(json.loads, (Path(__file__).parent / name).read_text("utf-8").splitlines())]
 
 
-@pytest.mark.parametrize(("text", "expected"), SENTENCES)
+@pytest.mark.parametrize(("text", "expected"), cases("sentences.jsonl"))
 def test_sentences_end_where_they_end(text, expected):
     assert [text[start:end] for start, end in sectioning.spans(text)] == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "Two:\n- A pump\n* A valve. Blue\n\n• A tank",
-            ["Two:", "A pump", "A valve.", "Blue", "A tank"],
-        ),
-        ("1. A pump\r\n2) A valve\r\n(c) A tank", ["A pump", "A valve", "A tank"]),
-        ("**1. A pump** here\n   + A valve\n> - A tank", ["A pump** here", "A valve", "A tank"]),
-        ("| a | b |\n|---|:-:|\n| c | d |", ["a | b |", "c | d |"]),
-        ("A range\nof 3 - 4\n-5 is less", ["A range\nof 3 - 4\n-5 is less"]),
-        ("1.5 is more. A. Smith\nA. Smith", ["1.5 is more.", "A. Smith\nA. Smith"]),
-        ("- \n---\n", []),
-        ("① 泵\n② 阀", ["泵", "阀"]),
-        ("１．ポンプ\n２、弁\n・槽", ["ポンプ", "弁", "槽"]),
-        ("✅ A pump\n→ A valve", ["A pump", "A valve"]),
-        ("# Parts\nA pump\n**Its valve:**\nBlue", ["# Parts", "A pump", "**Its valve:**", "Blue"]),
-        ("A pump\n**Its valve** is blue", ["A pump\n**Its valve** is blue"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), cases("segments.jsonl"))
 def test_an_item_of_a_list_is_a_segment_without_its_number(text, expected):
     assert [text[start:end] for start, end in sectioning.segments(text)] == expected
 

@@ -229,63 +229,11 @@ def search(inputs, outputs):
     return [run("0", inputs=inputs, outputs=outputs), retrieval]
 
 
-def packed(name, **kwargs):
-    return {"lc": 1, "type": "constructor", "id": ["langchain", name], "kwargs": kwargs}
-
-
-def part(text):
-    return [{"type": "image_url", "image_url": "x"}, {"type": "text", "text": text}]
-
-
 SYSTEM = {"role": "system", "content": "Be short."}
-CALL = {"type": "ai", "content": "", "tool_calls": [{"name": "search"}]}
-MESSAGES = [
-    ({"question": "Q?", "chat_history": [{"type": "human", "content": "old"}]}, {"answer": "A."}),
-    (
-        {"messages": [{"type": "human", "content": "Q?"}]},
-        {"messages": [CALL, {"type": "ai", "content": "A."}, {"type": "tool", "content": "x"}]},
-    ),
-    (
-        {"messages": [SYSTEM, {"role": "user", "content": "Q?"}]},
-        {"output": packed("AIMessage", content=part("A."))},
-    ),
-    (
-        {"messages": [[packed("HumanMessage", content="Q?", type="human")]]},
-        {"generations": [[{"text": "A.", "type": "ChatGeneration"}]]},
-    ),
-    ({"input": "Q?"}, {"output": {"content": "A.", "response_metadata": {}}}),
-    ("Q?", "A."),
-    (
-        {"messages": [SYSTEM, {"role": "user", "content": part("Q?")}]},
-        {
-            "choices": [
-                {"message": {"role": "assistant", "content": "A."}},
-                {"message": {"role": "assistant", "content": "B."}},
-            ]
-        },
-    ),
-    (
-        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Q?"}]}]},
-        {
-            "output": [
-                {"type": "reasoning", "summary": []},
-                {
-                    "type": "message",
-                    "role": "assistant",
-                    "content": [{"type": "output_text", "text": "A."}],
-                },
-            ]
-        },
-    ),
-    (
-        {"state": {"messages": [{"type": "human", "data": {"content": "Q?"}}]}},
-        {"agent": {"messages": [{"type": "AIMessageChunk", "content": "A."}]}},
-    ),
-    (json.dumps({"messages": [{"role": "user", "content": "Q?"}]}), json.dumps({"answer": "A."})),
-]
+MESSAGES = (Path(__file__).parent / "messages.jsonl").read_text("utf-8").splitlines()
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), MESSAGES)
+@pytest.mark.parametrize(("inputs", "outputs"), [*map(json.loads, MESSAGES)])
 @pytest.mark.parametrize("tool", ["LangSmith", "Langfuse", "OpenInference"])
 def test_messages_give_question_and_answer(inputs, outputs, tool, tmp_path):
     if tool == "LangSmith":
