@@ -8,7 +8,7 @@ import importlib
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -16,8 +16,9 @@ from pydantic import Field
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import Name
 from rag_eval.core.plugins import FOREIGN
-from rag_eval.core.settings import AnyEngine, EngineSettings, Settings
+from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
+from rag_eval.retrieval.chroma import ChromaFunctionEmbedder
 from rag_eval.retrieval.outside import (
     Advance,
     Failure,
@@ -32,14 +33,13 @@ from rag_eval.retrieval.outside import (
 )
 from rag_eval.storage.hashing import digest
 
-Embed = Callable[[list[str]], Any]
-Wanted = TypeVar("Wanted", bound=EngineSettings)
-
 
 class Engine(Outside):
     """A strategy whose rankings come from an index of a search engine."""
 
     engine: Name = Field(description="a name under `engines` of the settings")
+    source_type: ClassVar[Callable[..., "EngineSource"]]
+    """Makes the source from the strategy, the engine of the settings, and the settings."""
 
     @property
     def store_name(self) -> str:
@@ -51,18 +51,15 @@ class Engine(Outside):
 
         The address does not count, because a service that moves stays the same.
         """
-        stated = [self.source_options(), dict(inputs.stated())]
-        return Identity(f"external:{digest(stated)}", "")
+        described = [self.source_options(), dict(inputs.stated())]
+        return Identity(f"external:{digest(described)}", "")
 
     def source_kind(self, settings: Settings) -> SourceKind:
         """Name the kind of the engine. Raises `InputError` (`unknown_engine`)."""
-        return self._find(settings).kind
-
-    def _find(self, settings: Settings) -> AnyEngine:
-        found = settings.engines.get(self.engine)
-        if found is not None and found.kind == self.kind:
-            return found
-        of_kind = sorted(name for name, one in settings.engines.items() if one.kind == self.kind)
+        engine = settings.engines.get(self.engine)
+        if engine is not None and engine.kind == self.kind:
+            return engine.kind
+        of_kind = sorted(name for name, its in settings.engines.items() if its.kind == self.kind)
         raise InputError.of(
             "unknown_engine",
             f"the settings have no engine of kind {self.kind} and of this name, which strategy "
@@ -73,11 +70,16 @@ class Engine(Outside):
             + " (configure one with RAG_EVAL_ENGINES or under [engines] of settings.toml)",
         )
 
-    def configured(self, settings: Settings, wanted: type[Wanted]) -> Wanted:
-        """Return the settings of the engine. Raises `InputError` (`unknown_engine`)."""
-        found = self._find(settings)
-        assert isinstance(found, wanted)
-        return found
+    def open_source(self, settings: Settings) -> Source:
+        """Open the index and describe it. It stays undescribed while the engine does not reply.
+
+        Raises `InputError`: `unknown_engine`, or `engine_unusable` when the engine refuses the
+        index or the key.
+        """
+        self.source_kind(settings)
+        source = type(self).source_type(self, settings.engines[self.engine], settings)
+        source.read_identity()
+        return source
 
 
 class EngineSource(Source):
@@ -89,15 +91,19 @@ class EngineSource(Source):
     uses_vectors = True
     """Whether queries are embedded."""
 
-    def __init__(self, name: str, engine: EngineSettings, settings: Settings) -> None:
+    def __init__(self, spec: Engine, engine: Any, settings: Settings) -> None:
         super().__init__(settings.external)
-        self.name = name
-        self.fields, self.filters = engine.fields, engine.filters
-        self.index = engine.index
-        self._engine, self._settings = engine, settings
+        self.name, self.engine = spec.engine, engine
+        self.index, self.fields, self.filters = engine.index, engine.fields, engine.filters
         self.embed_model = engine.embedding or ""
+        self._embeddings = settings.embeddings
         self._vectors: dict[str, list[float]] = {}
         """Vectors of the queries of `ask_all`."""
+        variable = engine.api_key_env
+        self.key = os.environ.get(variable, "").strip() if variable else ""
+        """Key of the engine; empty for an engine without a key."""
+        if variable and not self.key:
+            raise self.unusable("api_key_env", f"{variable}, which is not set")
 
     @abstractmethod
     def search(self, query: str, top_k: int) -> list[dict[str, object]]:
@@ -110,20 +116,6 @@ class EngineSource(Source):
         Raises `QueryError`.
         """
 
-    def read_identity(self) -> None:
-        """Read `stated`; it stays empty while the engine does not reply.
-
-        Raises `InputError` (`engine_unusable`) when the engine refuses the index or the key.
-        """
-        try:
-            self.stated = self._describe()
-        except RetryableError:
-            self.stated = {}
-        except QueryError as error:
-            raise self.unusable("settings", f"{error.code}: {error}") from error
-        finally:
-            self.close()  # A reused run asks no query.
-
     def unusable(self, field: str, found: str) -> InputError:
         """Return the error of an engine that its settings do not fit."""
         return InputError.of(
@@ -135,9 +127,22 @@ class EngineSource(Source):
             accepted="an index, fields and a key that the engine accepts",
         )
 
+    # ---- The identity of the index.
+
+    def read_identity(self) -> None:
+        """Read `stated`. Raises `InputError` when the engine refuses the index or the key."""
+        try:
+            self.stated = self._describe()
+        except RetryableError:
+            self.stated = {}
+        except QueryError as error:
+            raise self.unusable("settings", f"{error.code}: {error}") from error
+        finally:
+            self.close()  # A reused run asks no query.
+
     def _describe(self) -> dict[str, object]:
-        own = {"index": self.index, "fields": self.fields.model_dump(), "filters": self.filters}
-        return {**own, "embedding": self._engine.embedding, **self.repeat(self.describe)}
+        asked = {"index": self.index, "fields": self.fields.model_dump(), "filters": self.filters}
+        return {**asked, "embedding": self.engine.embedding, **self.repeat(self.describe)}
 
     def ask_version(self, query: str) -> str:  # noqa: ARG002 - no query is needed
         """Return a hash of the index as it is now; empty for an engine without generations."""
@@ -162,34 +167,35 @@ class EngineSource(Source):
         names = sorted(name for name in now if now[name] != self.stated.get(name)) or ["content"]
         return [f"the index changed during the run ({', '.join(names)})"]
 
-    @functools.cached_property
-    def _embed(self) -> Embed:
-        named, functions = self._engine.embedding, self._settings.embeddings
-        if named in functions:
-            from rag_eval.retrieval.chroma import ChromaFunctionEmbedder
+    # ---- Queries and their vectors.
 
-            function = functions[named]
-            return ChromaFunctionEmbedder(function.function, function.config).embed_queries
-        module, colon, attribute = (named or "").partition(":")
+    @functools.cached_property
+    def _embed(self) -> Callable[[list[str]], Any]:
+        path = self.engine.embedding or ""
+        if path in self._embeddings:
+            entry = self._embeddings[path]
+            return ChromaFunctionEmbedder(entry.function, entry.config).embed_queries
+        module, colon, attribute = path.partition(":")
         if not colon:
-            raise self.unusable("embedding", named or "none")
+            raise self.unusable("embedding", path or "none")
         try:
-            found: Embed = getattr(importlib.import_module(module), attribute)
+            function: Callable[[list[str]], Any] = getattr(
+                importlib.import_module(module), attribute
+            )
         except FOREIGN as error:
             raise self.unusable("embedding", f"{type(error).__name__}: {error}") from error
-        return found
-
-    def embed(self, queries: list[str]) -> list[list[float]]:
-        """Embed queries. Raises `InputError` unless each gets one finite vector."""
-        vectors = np.asarray(self._embed(queries), dtype=np.float64)
-        if vectors.ndim != 2 or len(vectors) != len(queries) or not np.isfinite(vectors).all():  # noqa: PLR2004 - rows and columns
-            raise self.unusable("embedding", f"shape {vectors.shape} for {len(queries)} queries")
-        listed: list[list[float]] = vectors.tolist()
-        return listed
+        return function
 
     def vector(self, query: str) -> list[float]:
         """Return the vector of a query, from the batch if the query is one of it."""
-        return self._vectors.get(query) or self.embed([query])[0]
+        return self._vectors.get(query) or self._embed_all([query])[query]
+
+    def _embed_all(self, queries: Sequence[str]) -> dict[str, list[float]]:
+        """Embed queries. Raises `InputError` unless each gets one finite vector."""
+        vectors = np.asarray(self._embed(list(queries)), dtype=np.float64)
+        if vectors.ndim != 2 or len(vectors) != len(queries) or not np.isfinite(vectors).all():  # noqa: PLR2004 - rows and columns
+            raise self.unusable("embedding", f"shape {vectors.shape} for {len(queries)} queries")
+        return dict(zip(queries, vectors.tolist(), strict=True))
 
     def ask_one(self, query: str, top_k: int) -> Retrieved:
         """Ask once, without a retry. Raises `QueryError`."""
@@ -200,23 +206,23 @@ class EngineSource(Source):
     ) -> list[Retrieved | Failure]:
         """Embed all queries at once, then ask for every query."""
         if self.uses_vectors:
-            self._vectors = dict(zip(queries, self.embed(list(queries)), strict=True))
-        try:
-            return super().ask_all(queries, top_k, advance)
-        finally:
-            self._vectors = {}
+            self._vectors = self._embed_all(queries)
+        return super().ask_all(queries, top_k, advance)
 
-    def chunk(self, row: Mapping[str, object], own_id: object, score: object) -> dict[str, object]:
-        """Read the mapped fields of a row; without a field of the id, `own_id` is the id."""
-        names = {"id": self.fields.id, "doc_id": self.fields.doc_id, "text": self.fields.text}
-        names["section_id"] = self.fields.section_id
-        found = {to: _pick(row, name) for to, name in names.items() if name}
-        return {"id": own_id, **found, "score": score}
+    def chunk(
+        self, row: Mapping[str, object], engine_id: object, score: object
+    ) -> dict[str, object]:
+        """Read the mapped fields of a row; without a field of the id, `engine_id` is the id."""
+        names = {field: name for field, name in self.fields if name and field != "vector"}
+        return {
+            "id": engine_id,
+            **{field: _pick(row, name) for field, name in names.items()},
+            "score": score,
+        }
 
     def wanted_fields(self) -> list[str]:
         """List the fields of the index that `chunk` reads."""
-        fields = self.fields
-        return list(filter(None, (fields.id, fields.doc_id, fields.section_id, fields.text)))
+        return [name for field, name in self.fields if name and field != "vector"]
 
     def filter_values(self) -> dict[str, list[str | int | bool]]:
         """Return the accepted values of each filtered field."""
@@ -226,15 +232,6 @@ class EngineSource(Source):
         }
 
 
-def read_key(source: EngineSource, variable: str | None) -> str | None:
-    """Read the key from its environment variable. Raises `InputError` if the variable is empty."""
-    if variable is None:
-        return None
-    if key := os.environ.get(variable, "").strip():
-        return key
-    raise source.unusable("api_key_env", f"{variable}, which is not set")
-
-
 def refused(error: object) -> QueryError:
     """Return the failure of a query that the engine refuses, for instance for an unknown field."""
     return QueryError("refused", quoted(str(error), 200))
@@ -242,9 +239,7 @@ def refused(error: object) -> QueryError:
 
 def _pick(row: Mapping[str, object], path: str) -> object:
     """Follow a path with dots, unless the row has a field of the whole name."""
-    if path in row:
-        return row[path]
-    found: object = row
-    for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+    value: object = row
+    for name in [path] if path in row else path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

@@ -345,7 +345,7 @@ def test_rows_over_the_limit_and_slow_statements_fail_their_query(pgvector):
         assert source.ask_all(["tried"], 3, lambda *_: None)[0].code == "reply_too_large"
     slow = {"statement_timeout": "1"}
     with pgvector.open(session={"hnsw.ef_search": "100"}) as source:
-        source._own = source._own.model_copy(update={"session": slow})
+        source.engine = source.engine.model_copy(update={"session": slow})
         source._parts["filters"] = need_package("psycopg.sql").SQL("pg_sleep(1) IS NOT NULL")
         source.close()
         assert source.ask_all(["tried"], 3, lambda *_: None)[0].code == "timeout"

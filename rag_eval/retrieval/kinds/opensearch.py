@@ -6,45 +6,22 @@ It follows the documented API. The tests use replies of that form, and no real s
 import base64
 import math
 import urllib.parse
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field, JsonValue, RootModel, ValidationError
+from pydantic import AliasPath, BaseModel, Field, JsonValue, RootModel, ValidationError
 
 from rag_eval.core.settings import OpenSearchEngine, Settings
-from rag_eval.retrieval.engines import Engine, EngineSource, read_key
+from rag_eval.retrieval.engines import Engine, EngineSource
 from rag_eval.retrieval.outside import (
     QueryError,
     RetryableError,
-    Source,
     WebClient,
     describe_first,
     too_late,
 )
 from rag_eval.storage.hashing import digest
 
-Mode = Literal["bm25", "knn", "hybrid"]
 Reply = TypeVar("Reply", bound=BaseModel)
-
-
-class OpenSearch(Engine):
-    """A strategy that ranks the documents of an index."""
-
-    kind: Literal["opensearch"]
-    mode: Mode = Field(
-        default="bm25", description="how questions are searched; hybrid needs a search pipeline"
-    )
-
-    def open_source(self, settings: Settings) -> Source:
-        """Describe the index. Raises `InputError` if mode hybrid lacks its pipeline."""
-        engine = self.configured(settings, OpenSearchEngine)
-        source = OpenSearchSource(self.engine, engine, settings, self.mode)
-        if self.mode == "hybrid" and engine.search_pipeline is None:
-            raise source.unusable("search_pipeline", "none, which mode hybrid needs")
-        source.read_identity()
-        return source
-
-
-# ---- Replies. Other fields are ignored.
 
 
 class _Hit(BaseModel):
@@ -53,18 +30,12 @@ class _Hit(BaseModel):
     fields: dict[str, JsonValue] = Field(default_factory=dict, alias="_source")
 
 
-class _Hits(BaseModel):
-    hits: list[_Hit]
+class _Results(BaseModel):
+    """The reply to a search. Other fields are ignored, here and in the other replies."""
 
-
-class _Shards(BaseModel):
-    failed: int
-
-
-class _Found(BaseModel):
     timed_out: bool
-    shards: _Shards = Field(alias="_shards")
-    hits: _Hits
+    failed_shards: int = Field(validation_alias=AliasPath("_shards", "failed"))
+    hits: list[_Hit] = Field(validation_alias=AliasPath("hits", "hits"))
 
 
 class _Count(BaseModel):
@@ -76,12 +47,8 @@ class _Copy(BaseModel):
     seq_no: dict[str, int]
 
 
-class _IndexStats(BaseModel):
-    shards: dict[str, list[_Copy]]
-
-
 class _Stats(BaseModel):
-    indices: dict[str, _IndexStats]
+    indices: dict[str, dict[Literal["shards"], dict[str, list[_Copy]]]]
 
 
 class _Json(RootModel[dict[str, JsonValue]]):
@@ -89,31 +56,32 @@ class _Json(RootModel[dict[str, JsonValue]]):
 
 
 class OpenSearchSource(EngineSource):
-    """An index or an alias, searched in one mode."""
+    """An index or an alias, searched in the mode of its strategy."""
 
-    def __init__(self, name: str, engine: OpenSearchEngine, settings: Settings, mode: Mode) -> None:
-        super().__init__(name, engine, settings)
-        self._mode, self._pipeline = mode, engine.search_pipeline
-        headers, key = {}, read_key(self, engine.api_key_env)
-        if key is not None:
-            sent = base64.b64encode(key.encode()).decode() if engine.key_scheme == "Basic" else key
-            headers["authorization"] = f"{engine.key_scheme} {sent}"
+    def __init__(self, spec: "OpenSearch", engine: OpenSearchEngine, settings: Settings) -> None:
+        super().__init__(spec, engine, settings)
+        self._mode, self.uses_vectors = spec.mode, spec.mode != "bm25"
+        if self._mode == "hybrid" and engine.search_pipeline is None:
+            raise self.unusable("search_pipeline", "none, which mode hybrid needs")
+        self._pipeline = urllib.parse.quote(engine.search_pipeline or "", safe="")
+        is_basic = engine.key_scheme == "Basic"
+        sent = base64.b64encode(self.key.encode()).decode() if is_basic else self.key
+        headers = {"authorization": f"{engine.key_scheme} {sent}"} if self.key else {}
         self._web = WebClient(engine.url.rstrip("/"), self.limits, headers)
-        self.uses_vectors = mode != "bm25"
         self._filter = [{"terms": {name: value}} for name, value in self.filter_values().items()]
 
     def close(self) -> None:
         """Close the connections. The next query opens new ones."""
         self._web.close()
 
-    def _ask(self, read: type[Reply], method: str, path: str, body: object = None) -> Reply:
-        """Send one request below the index, and read its reply. Raises `QueryError`."""
-        name = urllib.parse.quote(self.index, safe="")
-        return self._read(read, method, f"{self._web.url}/{name}/{path}", body)
-
-    def _read(self, read: type[Reply], method: str, url: str, body: object = None) -> Reply:
+    def _ask(self, read: type[Reply], path: str, body: object = None) -> Reply:
+        """Send one request below the index, or of a whole path. Raises `QueryError`."""
+        place = (
+            path if path.startswith("/") else f"/{urllib.parse.quote(self.index, safe='')}/{path}"
+        )
+        reply = self._web.send("GET" if body is None else "POST", f"{self._web.url}{place}", body)
         try:
-            return read.model_validate_json(self._web.send(method, url, body))
+            return read.model_validate_json(reply)
         except ValidationError as error:
             raise QueryError("malformed_reply", describe_first(error)) from error
 
@@ -122,24 +90,21 @@ class OpenSearchSource(EngineSource):
 
         A write raises the sequence number of its shard, before a refresh makes it visible.
         """
-        settings = [self._ask(_Json, "GET", path).root for path in ("_mapping", "_settings")]
+        paths = ["_mapping", "_settings"]
         if self._mode == "hybrid":
-            name = urllib.parse.quote(self._pipeline or "", safe="")
-            settings.append(
-                self._read(_Json, "GET", f"{self._web.url}/_search/pipeline/{name}").root
-            )
+            paths.append(f"/_search/pipeline/{self._pipeline}")
+        settings = [self._ask(_Json, path).root for path in paths]
         query = {"query": {"bool": {"filter": self._filter}}}
-        stats = self._ask(_Stats, "GET", "_stats?level=shards")
         writes = sorted(
             (index, shard, copy.seq_no["max_seq_no"])
-            for index, one in stats.indices.items()
-            for shard, copies in one.shards.items()
+            for index, stats in self._ask(_Stats, "_stats?level=shards").indices.items()
+            for shard, copies in stats["shards"].items()
             for copy in copies
             if copy.routing.get("primary")
         )
         return {
             "settings_hash": digest([self._mode, *settings]),
-            "n_documents": self._ask(_Count, "POST", "_count", query).count,
+            "n_documents": self._ask(_Count, "_count", query).count,
             "generation": digest(writes),
         }
 
@@ -172,10 +137,20 @@ class OpenSearchSource(EngineSource):
         }
         path = "_search"
         if self._mode == "hybrid":
-            path += f"?search_pipeline={urllib.parse.quote(self._pipeline or '', safe='')}"
-        found = self._ask(_Found, "POST", path, body)
-        if found.timed_out:
+            path += f"?search_pipeline={self._pipeline}"
+        results = self._ask(_Results, path, body)
+        if results.timed_out:
             raise too_late(self.limits)
-        if found.shards.failed > 0:
-            raise RetryableError("partial_reply", f"{found.shards.failed} shards failed")
-        return [self.chunk(hit.fields, hit.id, hit.score) for hit in found.hits.hits]
+        if results.failed_shards > 0:
+            raise RetryableError("partial_reply", f"{results.failed_shards} shards failed")
+        return [self.chunk(hit.fields, hit.id, hit.score) for hit in results.hits]
+
+
+class OpenSearch(Engine):
+    """A strategy that ranks the documents of an index."""
+
+    kind: Literal["opensearch"]
+    mode: Literal["bm25", "knn", "hybrid"] = Field(
+        default="bm25", description="how questions are searched; hybrid needs a search pipeline"
+    )
+    source_type: ClassVar = OpenSearchSource

@@ -3,11 +3,11 @@
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rag_eval.core.settings import PgvectorEngine, Settings
-from rag_eval.retrieval.engines import Engine, EngineSource, read_key, refused
-from rag_eval.retrieval.outside import RetryableError, Source, too_large, too_late
+from rag_eval.retrieval.engines import Engine, EngineSource, refused
+from rag_eval.retrieval.outside import RetryableError, too_large, too_late
 from rag_eval.storage.hashing import digest
 
 if TYPE_CHECKING:
@@ -31,27 +31,15 @@ FROM {table} WHERE {vector} IS NOT NULL AND {filters}
 ORDER BY {vector} {operator} %s::vector LIMIT %s"""
 
 
-class Pgvector(Engine):
-    """A strategy that ranks the rows of a table by the distance of their vectors."""
-
-    kind: Literal["pgvector"]
-
-    def open_source(self, settings: Settings) -> Source:
-        """Connect and describe the table."""
-        source = PgvectorSource(self.engine, self.configured(settings, PgvectorEngine), settings)
-        source.read_identity()
-        return source
-
-
 class PgvectorSource(EngineSource):
     """A table. Each thread has a connection while it asks."""
 
-    def __init__(self, name: str, engine: PgvectorEngine, settings: Settings) -> None:
+    engine: PgvectorEngine
+
+    def __init__(self, spec: Engine, engine: PgvectorEngine, settings: Settings) -> None:
         from psycopg import sql
 
-        super().__init__(name, engine, settings)
-        self._own = engine
-        self._password = read_key(self, engine.api_key_env)
+        super().__init__(spec, engine, settings)
         self._idle: list[Connection[Any]] = []
         self._table = sql.Identifier(*engine.index.split("."))
         self._id = self.fields.id or "id"
@@ -112,15 +100,15 @@ class PgvectorSource(EngineSource):
         import psycopg
 
         connection = psycopg.connect(
-            self._own.url.get_secret_value(),
-            password=self._password,
+            self.engine.url.get_secret_value(),
+            password=self.key or None,
             autocommit=True,
             connect_timeout=math.ceil(self.limits.timeout_s),
             application_name="rag_eval",
         )
         limit = str(math.ceil(1000 * self.limits.timeout_s))
         session = {"statement_timeout": limit, "default_transaction_read_only": "on"}
-        for name, value in (session | self._own.session).items():
+        for name, value in (session | self.engine.session).items():
             connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         return connection
 
@@ -139,7 +127,7 @@ class PgvectorSource(EngineSource):
                 self._compose(_ROWS), self._accepted
             ).fetchone() or (0, "")
         return {
-            "settings_hash": digest([layout, extension, self._own.distance, self._own.session]),
+            "settings_hash": digest([layout, extension, self.engine.distance, self.engine.session]),
             "n_documents": count,
             "generation": versions,
         }
@@ -147,7 +135,7 @@ class PgvectorSource(EngineSource):
     def search(self, query: str, top_k: int) -> list[dict[str, object]]:
         """Order the rows by distance; the score is the negative distance."""
         vector = str(self.vector(query))
-        found, size = list[tuple[float, str, dict[str, object]]](), 0
+        ranked, size = list[tuple[float, str, dict[str, object]]](), 0
         with self._connection() as connection, connection.cursor() as cursor:
             for row in cursor.stream(
                 self._compose(_SEARCH), (vector, *self._accepted, vector, top_k)
@@ -159,6 +147,13 @@ class PgvectorSource(EngineSource):
                 # A zero vector has no cosine distance, so it cannot be ranked.
                 if not math.isnan(distance := row[-1]):
                     chunk = self.chunk(values, values[self._id], -distance)
-                    found.append((distance, str(chunk["id"]), chunk))
+                    ranked.append((distance, str(chunk["id"]), chunk))
         # Rows of equal distance have no order in PostgreSQL.
-        return [chunk for *_, chunk in sorted(found, key=lambda one: one[:2])]
+        return [chunk for *_, chunk in sorted(ranked, key=lambda place: place[:2])]
+
+
+class Pgvector(Engine):
+    """A strategy that ranks the rows of a table by the distance of their vectors."""
+
+    kind: Literal["pgvector"]
+    source_type: ClassVar = PgvectorSource

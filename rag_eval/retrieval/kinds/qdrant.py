@@ -4,18 +4,17 @@ import functools
 import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from rag_eval.core.settings import QdrantEngine, Settings
-from rag_eval.retrieval.engines import Engine, EngineSource, read_key, refused
+from rag_eval.retrieval.engines import Engine, EngineSource, refused
 from rag_eval.retrieval.outside import (
     LOOPBACK,
     QueryError,
     RetryableError,
-    Source,
     bound_replies,
     check_status,
     describe_first,
@@ -30,26 +29,15 @@ T = TypeVar("T")
 _SMALLER_IS_NEARER = frozenset({"Euclid", "Manhattan"})
 
 
-class Qdrant(Engine):
-    """A strategy that ranks the points of a collection by their vectors."""
-
-    kind: Literal["qdrant"]
-
-    def open_source(self, settings: Settings) -> Source:
-        """Open the collection and describe it."""
-        source = QdrantSource(self.engine, self.configured(settings, QdrantEngine), settings)
-        source.read_identity()
-        return source
-
-
 class QdrantSource(EngineSource):
     """A collection. Qdrant counts no writes, so the description has no generation."""
 
-    def __init__(self, name: str, engine: QdrantEngine, settings: Settings) -> None:
-        super().__init__(name, engine, settings)
-        self._own = engine
-        key = read_key(self, engine.api_key_env)
-        self._headers = {"accept-encoding": "identity"} | ({"api-key": key} if key else {})
+    engine: QdrantEngine
+
+    def __init__(self, spec: Engine, engine: QdrantEngine, settings: Settings) -> None:
+        super().__init__(spec, engine, settings)
+        self._headers = {"accept-encoding": "identity"}
+        self._headers |= {"api-key": self.key} if self.key else {}
         if engine.path is not None:  # The local client is not made for threads.
             self.limits = self.limits.model_copy(update={"concurrency": 1})
         self._lock = threading.Lock()
@@ -59,16 +47,18 @@ class QdrantSource(EngineSource):
     def _opened(self) -> "QdrantClient":
         from qdrant_client import QdrantClient
 
-        if self._own.path is not None:
+        if self.engine.path is not None:
             try:
-                return QdrantClient(path=str(self._own.path), force_disable_check_same_thread=True)
+                return QdrantClient(
+                    path=str(self.engine.path), force_disable_check_same_thread=True
+                )
             except RuntimeError as error:  # Another process has the folder open.
                 raise self.unusable("path", str(error)) from error
         return QdrantClient(
-            url=self._own.url,
+            url=self.engine.url,
             headers=self._headers,
             timeout=math.ceil(self.limits.timeout_s),
-            trust_env=urlsplit(self._own.url).hostname not in LOOPBACK,
+            trust_env=urlsplit(self.engine.url).hostname not in LOOPBACK,
             check_compatibility=False,  # It would ask before the retries begin.
             event_hooks={"response": [bound_replies(self.limits)]},
         )
@@ -118,23 +108,22 @@ class QdrantSource(EngineSource):
     def _filter(self) -> "models.Filter":
         from qdrant_client import models
 
-        any_of = {
-            name: [models.MatchValue(value=value) for value in values]
-            for name, values in self.filter_values().items()
-        }
         return models.Filter(
             must=[
                 models.Filter(
-                    should=[models.FieldCondition(key=name, match=one) for one in matches]
+                    should=[
+                        models.FieldCondition(key=name, match=models.MatchValue(value=value))
+                        for value in values
+                    ]
                 )
-                for name, matches in any_of.items()
+                for name, values in self.filter_values().items()
             ]
         )
 
     def search(self, query: str, top_k: int) -> list[dict[str, object]]:
         """Ask for the nearest points; a distance is negated to a score."""
         vector = self.vector(query)
-        found = self._call(
+        reply = self._call(
             lambda client: client.query_points(
                 self.index,
                 query=vector,
@@ -146,5 +135,12 @@ class QdrantSource(EngineSource):
         )
         return [
             self.chunk(point.payload or {}, point.id, self._sign * point.score)
-            for point in found.points
+            for point in reply.points
         ]
+
+
+class Qdrant(Engine):
+    """A strategy that ranks the points of a collection by their vectors."""
+
+    kind: Literal["qdrant"]
+    source_type: ClassVar = QdrantSource
