@@ -25,10 +25,9 @@ from timing import ROOT, alternate, data_folder, emit, indexed_text, json_lines,
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.overlap import wilson
 from rag_eval.trust import guard
-from rag_eval.trust.hidden_text import SIGNALS
-from rag_eval.trust.reading import Reading, read_all
 from rag_eval.trust.rules import Rule, RuleSet
 from rag_eval.trust.sentences import find_addressing
+from rag_eval.trust.text import SIGNALS, Reading, read_all
 
 Row = dict[str, object]
 Goals = tuple[float | None, float | None]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from rag_eval.corpus.markdown import leaves
-from rag_eval.trust.hidden_text import Cut, Discovery
+from rag_eval.trust.discovery import Cut, Discovery
 from rag_eval.trust.rules import Severity
 from rag_eval.trust.spelling import load_words
 

@@ -23,8 +23,8 @@ from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import FINDINGS
 from rag_eval.core.frames import make_frame
 from rag_eval.corpus.chunking import spans
-from rag_eval.trust.reading import plain
 from rag_eval.trust.sentences import QUESTION_WORDS, begins_question
+from rag_eval.trust.text import plain
 
 _LEAST_WORDS, _RESEMBLANCE, _LABEL_WORDS = 5, 0.8, 3
 """Least words of a question, least Jaccard resemblance, most words of a label before a heading."""

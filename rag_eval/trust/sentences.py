@@ -15,9 +15,9 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from rag_eval.corpus import chunking
-from rag_eval.trust.reading import View
 from rag_eval.trust.rules import LinearPattern
 from rag_eval.trust.spelling import load_words
+from rag_eval.trust.text import View
 
 _LISTS = {name: frozenset(words) for name, words in load_words("sentences").items()}
 CLOSED_CLASS, TASK_VERBS = _LISTS["closed"], _LISTS["tasks"]

@@ -199,7 +199,6 @@ def is_text(text: str) -> bool:
 
 STEMS = load_words("decoding")["orders"]
 """Beginnings of words that orders to a model use."""
-COMMON_WORDS = "the you your this that with from for".split()
 _DIGITS = dict(zip("oeasbtgil", "0 3 4@ 5$ 8 7 69 1!| 1!|".split(), strict=True))
 _LETTERS = str.maketrans("034@5$8769", "oeaassbtgg")
 _STEM = re.compile("|".join(STEMS))

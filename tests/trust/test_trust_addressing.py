@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from growth import growth
 
-from rag_eval.trust.reading import read
 from rag_eval.trust.sentences import (
     FILE,
     MOST_FINDINGS,
@@ -15,6 +14,7 @@ from rag_eval.trust.sentences import (
     load_weights,
     scale_of,
 )
+from rag_eval.trust.text import read
 
 CASES = tomllib.loads((Path(__file__).parent / "addressing.toml").read_text(encoding="utf-8"))
 ORDERS, ORDINARY = CASES["orders"], CASES["ordinary"]

@@ -7,8 +7,8 @@ import pytest
 
 from rag_eval.trust.guard import screen
 from rag_eval.trust.markup import find_in_markup
-from rag_eval.trust.reading import read
 from rag_eval.trust.rules import RuleSet
+from rag_eval.trust.text import read
 
 CASES = tomllib.loads((Path(__file__).parent / "markup.toml").read_text(encoding="utf-8"))
 REST = "Start the server first.\n\nThe last page lists the options.\n"

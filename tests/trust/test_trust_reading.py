@@ -1,15 +1,14 @@
 import json
 
 import pytest
-from hidden_tricks import DECODED, HARMLESS, HIDDEN, SAID, VISIBLE
+from hidden_tricks import DECODED, HARMLESS, HIDDEN, SAID, VISIBLE, bits, selectors
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rag_eval.trust.guard import screen
-from rag_eval.trust.hidden_text import find_encoded, find_invisible
 from rag_eval.trust.markup import find_in_markup
-from rag_eval.trust.reading import find_signals, plain, read
 from rag_eval.trust.rules import Rule, RuleSet
+from rag_eval.trust.text import find_encoded, find_invisible, find_signals, plain, read
 
 PIECES = (
     "<!-- --> <div style=' display:none '> </div> \u200b \u202e \u202c \U000e0061 \ufe0f \u0301"
@@ -57,6 +56,9 @@ def test_hidden_text_is_not_in_the_visible_view(name):
         ("\u202eelif.exe\u202c", "bidirectional_override", "blocked"),
         ("x" + "\u200b\u200c" * 4 + "\u200b", "zero_width_run", "warning"),
         ("a\u200bb c\u200bd e\u200bf", "zero_width", "warning"),
+        ("😀" + selectors("obey me"), "variation_selectors", "blocked"),
+        ("a" + "b".join(selectors("obey")), "variation_selectors", "blocked"),
+        (bits("obey"), "zero_width_run", "warning"),
     ],
 )
 def test_tricks_have_their_names_and_severities(text, rule, severity):
@@ -76,7 +78,7 @@ def test_without_its_signal_no_detector_finds_anything(text):
         if "markup" not in names:
             assert not find_in_markup(text).cuts
             assert not find_in_markup(text).parts
-        assert find_encoded(text).parts == find_encoded(text, names=names or {"none"}).parts
+        assert find_encoded(text).parts == find_encoded(text, names).parts
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from rag_eval.trust.guard import screen
-from rag_eval.trust.hidden_text import _shift
 from rag_eval.trust.rules import Rule, RuleSet
 from rag_eval.trust.spelling import load_folds, normalise, unify_spelling
 
@@ -59,11 +58,6 @@ RESPELLINGS = {
     "letters_with_spaces": ("separators", apart(" ", "   ")),
     "no_spaces": ("no_spaces", lambda order: order.replace(" ", "")),
     "capitals_without_spaces": ("no_spaces", lambda order: order.title().replace(" ", "")),
-    "caesar_forward": ("caesar", lambda order: _shift(order, 3)),
-    "caesar_backward": ("caesar", lambda order: _shift(order, -5)),
-    "rot13": ("rot13", lambda order: _shift(order, 13)),
-    "reversed": ("reversed", lambda order: order[::-1]),
-    "words_reversed": ("reversed", lambda order: " ".join(word[::-1] for word in order.split())),
     "leet_and_underscores": ("leet+separators", lambda order: leet(order).replace(" ", "_")),
     "accents_and_dots": (
         "marks+separators",
