@@ -54,10 +54,7 @@ def view(
     port: Annotated[
         int | None,
         typer.Option(
-            min=0,
-            max=65_535,
-            help="Port to listen on; 0 takes any that is free. Default: view_port of the "
-            "settings, 7777.",
+            min=0, max=65_535, help="Port to listen on; 0 takes any that is free. Default: 7777."
         ),
     ] = None,
     read_only: Annotated[
@@ -88,6 +85,7 @@ def view(
     """
     with report_errors():
         settings = open_settings(home)
+        from rag_eval.core.settings import VIEW_PORT
         from rag_eval.storage.sql import open_store
         from rag_eval.viewer.app import (
             address_of,
@@ -98,7 +96,7 @@ def view(
             serve,
         )
 
-        bound = listen(host, settings.view_port if port is None else port)
+        bound = listen(host, VIEW_PORT if port is None else port)
         with bound:
             loopback, address = is_loopback(bound), address_of(bound)
             given = None if settings.view_token is None else settings.view_token.get_secret_value()
@@ -150,11 +148,12 @@ def review(
     """Accept, edit or drop the draft questions of a gold set in a browser until Ctrl-C."""
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
+        from rag_eval.core.settings import VIEW_PORT
         from rag_eval.viewer.app import address_of, listen, serve
         from rag_eval.viewer.review import ReviewDesk, create_review
 
         settings = evaluation.settings
-        with listen("127.0.0.1", settings.view_port if port is None else port) as bound:
+        with listen("127.0.0.1", VIEW_PORT if port is None else port) as bound:
             given = None if settings.view_token is None else settings.view_token.get_secret_value()
             desk, address = ReviewDesk(evaluation), address_of(bound)
 

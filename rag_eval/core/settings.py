@@ -289,7 +289,12 @@ def telemetry_off() -> None:
     os.environ.update(TELEMETRY_OFF)
 
 
+VIEW_PORT: Final = 7777
+"""Port of the viewer, to which Dagster links."""
+
 REMOVED_SETTINGS: Final = {
+    "trace_log": "every run writes traces.log; delete the line",
+    "view_port": "give `rag-eval view --port`",
     "max_questions": "split a gold set of more than 1,000,000 questions",
     "max_judgements": "split a gold set of more than 10,000,000 judgements",
     "alerts.webhook": "name a mail server under `alerts`, or add a sensor of your own to Dagster",
@@ -439,9 +444,6 @@ class Settings(BaseSettings):
         description="access token of the evidence viewer (rag-eval view); default: none on this "
         "machine, a new one beyond it",
     )
-    trace_log: bool = Field(
-        default=True, description="whether traces are also written as lines to the reports"
-    )
     trust_as_of: dt.date | None = Field(
         default=None,
         description="day that documents' ages are counted to, to repeat a run; default: today, UTC",
@@ -455,12 +457,6 @@ class Settings(BaseSettings):
     )
     html_report: bool = Field(
         default=True, description="whether runs write the page, which takes seconds"
-    )
-    view_port: int = Field(
-        default=7777,
-        ge=1,
-        le=65_535,
-        description="port of the evidence viewer, to which Dagster links",
     )
     price_per_1k_embedding_tokens: float = Field(
         default=0.0, ge=0, description="for cost_per_1k; local models cost nothing"

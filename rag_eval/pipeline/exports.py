@@ -249,7 +249,7 @@ def write_run_traces(
     """Write the run's traces. Return the reason when the SQL store cannot be used, else ""."""
     found = [] if made is None else _make_traces(made, runs, stability, report)
     log = work.evaluation.reports / LOG
-    if found and work.settings.trace_log:
+    if found:
         write_log(log, found)
     else:
         log.unlink(missing_ok=True)  # lines of an earlier run do not belong to this report

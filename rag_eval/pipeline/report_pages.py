@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval.core.errors import quoted
+from rag_eval.core.settings import VIEW_PORT
 from rag_eval.gates.gate_report import GatePart
 from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.report_folder import (
@@ -62,7 +63,7 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
         "miss_rates": str(folder / MISS_RATES_PAGE),
         "page_bytes": (folder / PAGE).stat().st_size,
         "tables": str(folder / TABLES),
-        "viewer": f"http://127.0.0.1:{work.settings.view_port}/runs/{report.run_id}/",
+        "viewer": f"http://127.0.0.1:{VIEW_PORT}/runs/{report.run_id}/",
         **{path.stem.replace("-", "_"): str(path) for path in sorted(folder.glob("*.svg"))},
     }
     return HtmlReport(content_hash=report.content_hash, about=about)
