@@ -14,10 +14,10 @@ from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level
 from rag_eval.measures.gold_arrays import GoldArrays
 from rag_eval.measures.ranking import Qrels
 from rag_eval.pipeline.answer_stages import Answered
-from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
 from rag_eval.pipeline.measures import COMPARED
+from rag_eval.pipeline.miss_rates import MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scores import (

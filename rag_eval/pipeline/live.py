@@ -11,7 +11,6 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import RetrievalOptions
-from rag_eval.pipeline.claims import MissRateClaims, choose_speaker
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -29,15 +28,21 @@ from rag_eval.pipeline.index import (
     open_index,
     ready_strategy,
 )
+from rag_eval.pipeline.miss_rates import MAX_GAPS, MissRateClaims, RetrievalSignals
 from rag_eval.pipeline.runner import Node
-from rag_eval.pipeline.signals import MAX_GAPS, RetrievalSignals
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.pipeline.uncertain import measure_coverage, read_miss_rate
+from rag_eval.pipeline.uncertain import measure_coverage
 from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
 from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
-from rag_eval.uncertainty.confidence import COVERAGE_SIGNAL, UncertainRetrieval, describe_document
+from rag_eval.uncertainty.claims import choose_source
+from rag_eval.uncertainty.confidence import (
+    COVERAGE_SIGNAL,
+    UncertainRetrieval,
+    describe_document,
+    read_miss_rate,
+)
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history, with_history
@@ -138,7 +143,7 @@ class LiveStrategy:
         fingerprint = strategy_fingerprint(self._config, spec, self._ready.index_hash)
         found = find_accepted(evaluation.home, evaluation.config, self.name, fingerprint)
         unlabelled = _read_unlabelled(evaluation, self.name, fingerprint)
-        self._speaker, self._model = choose_speaker(
+        self._source, self._model = choose_source(
             self._config, self.name, found, fingerprint, unlabelled
         )
         body = found.usable
@@ -146,7 +151,7 @@ class LiveStrategy:
         self._judged = Outcomes(evaluation.settings).judged_texts(
             self._config, fingerprint, gold.queries
         )
-        self._stated = _read_stated(evaluation, self.name, fingerprint, self._speaker.calibrator)
+        self._stated = _read_stated(evaluation, self.name, fingerprint, self._source.calibrator)
 
     def retrieve(self, query: str) -> UncertainRetrieval:
         """Retrieve for one question.
@@ -174,7 +179,7 @@ class LiveStrategy:
         values, group = signals(batch, k), self._groups.get(query, "")
         history, n_similar = similar_history([query], [group], self._judged)
         guess = float(with_history(heuristic_v0(batch, k), history)[0])
-        by, stated, rate, low, high = self._speaker, self._stated, guess, np.nan, np.nan
+        by, stated, rate, low, high = self._source, self._stated, guess, np.nan, np.nan
         if self._model is not None:
             rate = float(self._model.predict(values, SIGNALS, [group])[0])
             low, high = (float(end[0]) for end in self._model.interval(values, SIGNALS, [group]))
@@ -268,7 +273,7 @@ def _read_stated(
 ) -> FloatArray:
     """Read the miss rates that the last run stated by the same calibrator, [n]; else none."""
     found = open_runner(evaluation).find_recorded(Node("miss_rate_claims"))
-    if not isinstance(found, MissRateClaims) or name not in found.speakers:
+    if not isinstance(found, MissRateClaims):
         return np.zeros(0)
     own: pd.DataFrame = found.claims_of(name)
     same = (own["strategy_fingerprint"] == fingerprint) & (own["calibrator"] == calibrator)

@@ -1,7 +1,12 @@
-"""The stage of calibrated miss rates: compare claims with observations."""
+"""The stages of miss rates: signals, claims, outcomes, calibration, and what the report says.
+
+Signals and claims are made before the gold is read. The outcomes of the claims then calibrate the
+miss rates of later runs. The statistics are in `rag_eval.uncertainty`.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,47 +15,66 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.config import Uncertainty
+from rag_eval.core.config import CLAIMS
 from rag_eval.core.records import Absent as NotMeasured
 from rag_eval.core.records import Figure, number
+from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import DISCOUNTING, TARGETS, Status
+from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
-from rag_eval.pipeline.calibration import MissRateCalibration
-from rag_eval.pipeline.claims import MissRateClaims, RetrievalOutcomes
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
-from rag_eval.pipeline.index import CorpusIndex
+from rag_eval.pipeline.index import (
+    CorpusIndex,
+    OpenIndex,
+    batch_of,
+    can_be_asked,
+    chosen_kinds,
+    open_index,
+    ready_strategy,
+    steering_calibrator,
+)
 from rag_eval.pipeline.misses import observe_misses
-from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import (
-    Result,
-    Runner,
-    Stage,
-    Work,
-    file_part,
-    json_part,
-)
-from rag_eval.pipeline.scores import (
-    ScoredRuns,
-    figure_of,
-    judge_runs,
-    score_runs,
-    score_strategy,
-)
-from rag_eval.pipeline.signals import RetrievalSignals, TrafficFacts, of_strategy
+from rag_eval.pipeline.retrieval import StrategyRun, read_ranking
+from rag_eval.pipeline.runner import Result, Runner, Stage, Work, file_part, frame_part, json_part
+from rag_eval.pipeline.scores import ScoredRuns, figure_of, judge_runs, score_runs, score_strategy
 from rag_eval.pipeline.uncertain import (
     UNCERTAIN_FILE,
+    StatedRetrievals,
     measure_coverage,
     original_claims,
     summarize_answers,
-    weigh_answers,
     write_lines,
 )
-from rag_eval.uncertainty.calibrators import Outcomes
+from rag_eval.storage.hashing import digest
+from rag_eval.uncertainty.calibration import (
+    GoldQuestions,
+    StrategyFacts,
+    calibrate_strategy,
+)
+from rag_eval.uncertainty.calibrators import (
+    Outcomes,
+    find_accepted,
+    strategy_fingerprint,
+)
+from rag_eval.uncertainty.claims import (
+    QRELS,
+    RateSource,
+    choose_source,
+    prior_of,
+    record_judged,
+    state_rates,
+)
 from rag_eval.uncertainty.comparing import Misses, compare
+from rag_eval.uncertainty.confidence import AnswerGold, AnswerWorth, weigh_answers
+from rag_eval.uncertainty.conformal import Questions
+from rag_eval.uncertainty.expansion import ExpansionContext
+from rag_eval.uncertainty.gaps import semantic_gaps
+from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history
 from rag_eval.uncertainty.iterative import Iterative, harm
 from rag_eval.uncertainty.miss_rate_report import (
+    AddedOutcomes,
     CalibrationPart,
     IterativeAccount,
     MissComparison,
@@ -58,9 +82,505 @@ from rag_eval.uncertainty.miss_rate_report import (
     StrategyMissRates,
     UncertaintyPart,
 )
-from rag_eval.uncertainty.outcome_records import AUDITS
-from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows
-from rag_eval.uncertainty.traffic import PoweredEstimate, TrafficStore, prediction_powered
+from rag_eval.uncertainty.outcome_records import RETRIEVAL_OUTCOMES
+from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, batch_of_texts, signals
+from rag_eval.uncertainty.status import Series
+from rag_eval.uncertainty.traffic import (
+    Again,
+    Claim,
+    PoweredEstimate,
+    TrafficFacts,
+    TrafficStore,
+    count_claims,
+    estimate_traffic,
+)
+
+# ---- Stage: signals of a miss in every ranking, before any outcome is known.
+
+MAX_GAPS = 5
+"""Largest number of semantic gaps of a retrieval. The most severe ones stay."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SignalFacts:
+    """Fingerprint of a strategy, and facts on its signals."""
+
+    fingerprint: str
+    has_gaps: bool
+    """Whether semantic gaps were computed. They need retrieved units that are chunks."""
+    traffic: TrafficFacts
+
+
+class RetrievalSignals(Result):
+    """Signals of every retrieval of every strategy, with facts by strategy.
+
+    `signals` has strategy, variant, seed, failed, heuristic_v0, and one column per signal, NaN if
+    undefined. `gaps` has strategy, variant, seed, description, severity, mitigation; the most
+    severe gap comes first. `traffic` has the counted claims of production traffic: strategy,
+    claim_id, query_id, group_id, and the signals of the current retrieval.
+    """
+
+    signals: pd.DataFrame = frame_part()
+    gaps: pd.DataFrame = frame_part()
+    traffic: pd.DataFrame = frame_part()
+    about: dict[str, SignalFacts] = json_part()
+
+    def signals_of(self, name: str) -> pd.DataFrame:
+        """Return the signals of one strategy."""
+        return of_strategy(self.signals, name).reset_index(drop=True)
+
+    def traffic_of(self, name: str) -> pd.DataFrame:
+        """Return the claims of production traffic of one strategy."""
+        return of_strategy(self.traffic, name).reset_index(drop=True)
+
+    def unlabelled(self, name: str) -> FloatArray:
+        """Return the signals of all known queries, float64 [n, p], as the base of z-scores."""
+        own, traffic = self.signals_of(name).query("not failed"), self.traffic_of(name)
+        return np.vstack([part[list(SIGNALS)].to_numpy() for part in (own, traffic)])
+
+
+def of_strategy(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Select the rows of one strategy."""
+    return frame[frame["strategy"] == name]
+
+
+def _identify_traffic(
+    work: Work, runs: Mapping[str, StrategyRun], corpus_index: CorpusIndex, **_: Result
+) -> object:
+    """Identify the imported claims of every strategy."""
+    del corpus_index
+    outcomes = Outcomes(work.evaluation.settings)
+    if outcomes.store is None:
+        return outcomes.fault
+    claims = TrafficStore(outcomes.store.sql)
+    return {
+        name: [claim.claim_id for claim in claims.claims(_fingerprint(work, run))]
+        for name, run in runs.items()
+    }
+
+
+def _fingerprint(work: Work, run: StrategyRun) -> str:
+    spec = work.config.strategy(run.about.name)
+    return strategy_fingerprint(work.config, spec, run.about.index_hash)
+
+
+@Stage(
+    "retrieval_signals",
+    "uncertainty",
+    stores=("embeddings", "traffic"),
+    reads=("name", "level", "depth", "seeds", "strategies", "trust", "uncertainty.k"),
+    outside=_identify_traffic,
+    chosen=chosen_kinds,
+)
+def collect_signals(
+    work: Work,
+    *,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+    corpus_index: CorpusIndex,  # noqa: ARG001 - identifies the vectors of the opened index
+) -> RetrievalSignals:
+    """Compute the signals of a miss in every ranking, and in those of production traffic."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    opened = open_index(work.evaluation, admitted_chunks)
+    parts, traffic, about = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, SignalFacts]()
+    gaps: list[tuple[str | int, ...]] = []
+    with work.progress.step("Reading signals", len(scored.names), "strategies") as advance:
+        for name in scored.names:
+            batches = _stored_batches(scored, opened, name)
+            has_gaps = all(batch.space is opened.terms for batch in batches.values())
+            for seed, batch in batches.items():
+                parts.append(_signal_rows(scored, name, seed, batch))
+                if has_gaps:
+                    gaps += _gap_rows(scored, opened, name, seed, batch)
+            fingerprint = _fingerprint(work, runs[name])
+            counted, facts = _count_traffic(work, scored, opened, name, fingerprint)
+            traffic.append(counted)
+            about[name] = SignalFacts(fingerprint, has_gaps, facts)
+            advance(1)
+    return RetrievalSignals(
+        signals=pd.concat(parts, ignore_index=True),
+        gaps=pd.DataFrame(gaps, columns=_GAP_COLUMNS),
+        traffic=pd.concat(traffic, ignore_index=True),
+        about=about,
+    )
+
+
+def _signal_rows(runs: ScoredRuns, name: str, seed: int, batch: RankedBatch) -> pd.DataFrame:
+    k, failed = runs.config.uncertainty.k, runs.runs[name].failed
+    broken = np.zeros(len(batch), dtype=bool)
+    broken[failed.loc[failed["seed"] == seed, "variant"].to_numpy()] = True
+    keys = pd.DataFrame(
+        {
+            "strategy": name,
+            "variant": np.arange(len(batch), dtype=np.int64),
+            "seed": seed,
+            "failed": broken,
+            "heuristic_v0": heuristic_v0(batch, k),
+        }
+    )
+    values = pd.DataFrame(signals(batch, k), columns=list(SIGNALS))
+    return pd.concat([keys, values], axis=1)[runs.ran(name)]
+
+
+_GAP_COLUMNS: Final = ["strategy", "variant", "seed", "description", "severity", "mitigation"]
+
+
+def _gap_rows(
+    runs: ScoredRuns, opened: OpenIndex, name: str, seed: int, batch: RankedBatch
+) -> list[tuple[str | int, ...]]:
+    context = ExpansionContext(batch, runs.gold_variants.texts, opened.words)
+    found = semantic_gaps(context, np.arange(len(batch)), runs.config.uncertainty.k)
+    return [
+        (name, variant, seed, gap.description, gap.severity, gap.mitigation)
+        for variant, gaps in enumerate(found)
+        for gap in gaps[:MAX_GAPS]
+    ]
+
+
+# ---- The stored run of a strategy as batches for the estimators of a miss, one per seed.
+
+
+def _stored_batches(runs: ScoredRuns, opened: OpenIndex, name: str) -> dict[int, RankedBatch]:
+    """Make the batches of a stored run by seed, with variants as rows.
+
+    When all units of an external retriever are chunks of the corpus, the batches hold chunks.
+    Otherwise the batches hold units.
+    """
+    spec, texts = runs.spec(name), runs.gold_variants.texts
+    question = np.asarray(runs.gold.query_of, dtype=np.int64)
+    seeds, run = runs.about(name).seeds, runs.runs[name].run
+    lists = {seed: read_ranking(run, seed, len(texts), runs.config.depth) for seed in seeds}
+    if spec.own_units:
+        units = runs.units(name)
+        chunk_of = units["chunk"].to_numpy()
+        if not len(chunk_of) or (chunk_of < 0).any():
+            unit_texts = units["text"].tolist()
+            return {
+                seed: dataclasses.replace(batch_of_texts(unit_texts, texts, one), question=question)
+                for seed, one in lists.items()
+            }
+        for seed, one in lists.items():
+            rows = np.where(one.rows >= 0, chunk_of[np.maximum(one.rows, 0)], -1)
+            lists[seed] = dataclasses.replace(one, rows=rows.astype(np.int32))
+    batches = {seed: batch_of(runs.config, opened, spec, texts, one) for seed, one in lists.items()}
+    return {seed: dataclasses.replace(batch, question=question) for seed, batch in batches.items()}
+
+
+# ---- Claims of production traffic: search each question again for its signals.
+
+AT_ONCE = 2000
+"""Questions in one search, because the lists of a large import may not fit in memory."""
+
+
+def _count_traffic(
+    work: Work, runs: ScoredRuns, opened: OpenIndex, name: str, fingerprint: str
+) -> tuple[pd.DataFrame, TrafficFacts]:
+    """Search the questions of imported claims again; return the counted claims with signals."""
+    store, spec = Outcomes(work.evaluation.settings).store, runs.spec(name)
+    claims, reason = list[Claim](), ""
+    if spec.own_units:
+        reason = "an external retriever is not asked again"
+    elif store is None:
+        reason = "the table of claims cannot be read"
+    elif not (claims := TrafficStore(store.sql).claims(fingerprint)):
+        reason = "no claim was imported for the strategy's current configuration"
+    texts = list(dict.fromkeys(claim.query for claim in claims))
+    again = _search_again(work, runs, opened, spec, texts) if claims else {}
+    return count_claims(name, claims, again, work.config.uncertainty.k, reason)
+
+
+def _search_again(
+    work: Work, runs: ScoredRuns, opened: OpenIndex, spec: Strategy, texts: list[str]
+) -> dict[str, Again]:
+    """Search each question; one that fails, or that a file of vectors lacks, is left out.
+
+    The trust filter applies as for the gold set.
+    """
+    config, table, again = work.config, opened.table, dict[str, Again]()
+    steered_by = runs.about(spec.name).steered_by
+    strategy = ready_strategy(work.evaluation, opened, spec, runs.gold_variants, steered_by)
+    asked = [text for text in texts if can_be_asked(config, opened, spec, text)]
+    allowed = runs.admitted_chunks.passes if config.trust.filter else None
+    for start in range(0, len(asked), AT_ONCE):
+        part = asked[start : start + AT_ONCE]
+        ranking = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
+        values = signals(batch_of(config, opened, spec, part, ranking), config.uncertainty.k)
+        failed = np.zeros(len(part), dtype=bool) if ranking.failed is None else ranking.failed
+        for text, rows, row_signals, broken in zip(part, ranking.rows, values, failed, strict=True):
+            if not broken:
+                chunks = rows[rows >= 0].tolist()
+                chunk_ids = [str(table.chunk_ids[row]) for row in chunks]
+                doc_ids = [str(table.doc_ids[row]) for row in chunks]
+                again[text] = Again(chunk_ids, doc_ids, row_signals)
+    return again
+
+
+# ---- Stage: state the miss rate of every retrieval, before the gold is read.
+
+
+class MissRateClaims(Result):
+    """The claimed miss rates of every retrieval (CLAIMS), and their source by strategy."""
+
+    shown = ("sources",)
+    claims: pd.DataFrame = frame_part()
+    sources: dict[str, RateSource] = json_part()
+
+    def claims_of(self, name: str) -> pd.DataFrame:
+        """Return the claims of one strategy, in the order of its signals."""
+        return of_strategy(self.claims, name).reset_index(drop=True)
+
+
+def _identify_sources(
+    work: Work,
+    retrieval_signals: RetrievalSignals,
+    runs: Mapping[str, StrategyRun],
+    gold_variants: GoldVariants,
+) -> object:
+    """Identify accepted calibrators, and the judged questions that histories are made of."""
+    del runs
+    identity, outcomes = {}, Outcomes(work.evaluation.settings)
+    for name, facts in retrieval_signals.about.items():
+        accepted = find_accepted(work.evaluation.home, work.config, name, facts.fingerprint)
+        rows = retrieval_signals.signals_of(name)["variant"]
+        variants = gold_variants.variants.iloc[rows]
+        judged = outcomes.judged_texts(work.config, facts.fingerprint, gold_variants.queries)
+        names = variants["text"].tolist(), variants["group_id"].tolist()
+        history, n_similar = similar_history(*names, judged)
+        similar: list[object] = [history.tolist()] if n_similar.any() else []
+        identity[name] = [accepted.calibrator_id, accepted.status, digest(similar)]
+    return identity
+
+
+@Stage(
+    "miss_rate_claims",
+    "uncertainty",
+    stores=("calibrators", "outcomes"),
+    reads=("name", "strategies", "uncertainty.target", "uncertainty.k"),
+    outside=_identify_sources,
+    columns=CLAIMS,
+)
+def state_miss_rates(
+    work: Work,
+    *,
+    retrieval_signals: RetrievalSignals,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+) -> MissRateClaims:
+    """State a miss rate for every retrieval, by the calibrator accepted before this run.
+
+    Without an accepted calibrator, the prior or the uncalibrated heuristic states it.
+    """
+    parts, sources, outcomes = [], {}, Outcomes(work.evaluation.settings)
+    with work.progress.step("Stating miss rates", len(runs), "strategies") as advance:
+        for name, facts in retrieval_signals.about.items():
+            fingerprint = facts.fingerprint
+            accepted = find_accepted(work.evaluation.home, work.config, name, fingerprint)
+            sources[name], model = choose_source(
+                work.config, name, accepted, fingerprint, retrieval_signals.unlabelled(name)
+            )
+            frame, body = retrieval_signals.signals_of(name), accepted.usable
+            variants = gold_variants.variants.iloc[frame["variant"].to_numpy()]
+            claims = state_rates(
+                work.config.uncertainty,
+                sources[name],
+                model,
+                frame,
+                variants,
+                judged=outcomes.judged_texts(work.config, fingerprint, gold_variants.queries),
+                group_at_fit={} if body is None else body.group_of_query,
+            )
+            parts.append(claims)
+            advance(1)
+    return MissRateClaims(claims=pd.concat(parts, ignore_index=True), sources=sources)
+
+
+# ---- Stage: judge every claim with the gold. Repeated nights on one index add nothing.
+
+
+class RetrievalOutcomes(Result):
+    """Outcomes of the claims that the gold judges: strategy, claim_id, query_id, missed.
+
+    `not_recorded` is the reason why nothing was written to the table; empty when it was written.
+    """
+
+    shown = ("strategies",)
+    judged: pd.DataFrame = frame_part()
+    strategies: dict[str, AddedOutcomes] = json_part(volatile=True)
+    gold_source: str = json_part()
+    not_recorded: str = json_part()
+
+    def judged_of(self, name: str) -> pd.DataFrame:
+        """Return the judged claims of one strategy."""
+        return of_strategy(self.judged, name)
+
+
+@Stage(
+    "retrieval_outcomes",
+    "uncertainty",
+    stores=("outcomes",),
+    live=True,
+    columns=RETRIEVAL_OUTCOMES,
+    kinds=("sql",),
+)
+def record_outcomes(
+    work: Work,
+    *,
+    miss_rate_claims: MissRateClaims,
+    retrieval_signals: RetrievalSignals,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> RetrievalOutcomes:
+    """Append the gold's judgement of every claim to the table of outcomes.
+
+    A repeated run adds nothing. Only the first of several seeds counts: the same wording under
+    another seed is nearly the same retrieval, so its outcome would only repeat the first.
+    """
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    outcomes, because = Outcomes(work.evaluation.settings), f"gold {gold_variants.about.hash[:16]}"
+    counts, parts, spec = {}, [], work.config.uncertainty
+    with work.progress.step("Recording outcomes", len(runs), "strategies") as advance:
+        for name in scored.names:
+            claims, frame = miss_rate_claims.claims_of(name), retrieval_signals.signals_of(name)
+            judgements = judge_runs(scored, name)
+            keys = pd.MultiIndex.from_arrays([judgements.variant, judgements.seed])
+            values = pd.Series(judgements.missed(spec.target, spec.k), index=keys)
+            missed = values.loc[pd.MultiIndex.from_frame(frame[["variant", "seed"]])].to_numpy()
+            first = (frame["seed"] == scored.first_seed(name)).to_numpy()
+            counted = ~np.isnan(missed) & ~frame["failed"].to_numpy() & first
+            judged, added = claims.assign(missed=missed == 1)[counted], 0
+            if outcomes.store is not None:
+                added = record_judged(
+                    outcomes.store,
+                    judged,
+                    frame,
+                    spec=spec,
+                    fingerprint=retrieval_signals.about[name].fingerprint,
+                    because=because,
+                )
+            counts[name] = AddedOutcomes(
+                n_claims=len(claims),
+                n_judged=len(judged),
+                n_missed=int(judged["missed"].sum()),
+                added=added,
+                already_there=0 if outcomes.store is None else len(judged) - added,
+            )
+            parts.append(judged[["strategy", "claim_id", "query_id", "missed"]])
+            advance(1)
+    return RetrievalOutcomes(
+        judged=pd.concat(parts, ignore_index=True),
+        strategies=counts,
+        gold_source=QRELS,
+        not_recorded=outcomes.fault,
+    )
+
+
+# ---- Stage: from outcomes to stored calibrators and recorded promotions.
+
+
+class MissRateCalibration(Result):
+    """The calibration of every strategy on the outcomes so far.
+
+    Attributes
+    ----------
+    strategies
+        Part `calibration.strategies` of the report.
+    predictions
+        Outcomes of the fit: strategy, claim_id, missed, predicted (out of fold), group_id.
+    traffic
+        Claims of production traffic: strategy, claim_id, query_id, group_id, and the prediction
+        of models that did not see their group; NaN without a model.
+    """
+
+    shown = ("strategies",)
+    strategies: dict[str, StrategyCalibration] = json_part()
+    predictions: pd.DataFrame = frame_part()
+    traffic: pd.DataFrame = frame_part()
+
+
+@Stage(
+    "miss_rate_calibration",
+    "uncertainty",
+    stores=("outcomes", "calibrators", "traffic"),
+    live=True,
+    kinds=("json", "sql"),
+)
+def calibrate_miss_rates(
+    work: Work,
+    *,
+    retrieval_outcomes: RetrievalOutcomes,
+    miss_rate_claims: MissRateClaims,
+    retrieval_signals: RetrievalSignals,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> MissRateCalibration:
+    """Fit each strategy's estimator to its outcomes, and validate it on held-out groups.
+
+    The status decides whether later runs use it. Fits to equal outcomes are reused.
+    """
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    outcomes, results = Outcomes(work.evaluation.settings), {}
+    judgements, evaluation = gold_variants.qrels_document, work.evaluation
+    spec = work.config.uncertainty
+    documents = judgements.loc[judgements["gain"] > 0, ["query_id", "item_id"]]
+    gold = GoldQuestions(scored.gold.queries, gold_variants.variants, documents)
+    with work.progress.step("Calibrating miss rates", len(runs), "strategies") as advance:
+        # Bases come first, because their calibrators steer iterative strategies.
+        for name in sorted(scored.names, key=lambda one: scored.spec(one).base_name is not None):
+            results[name] = calibrate_strategy(
+                StrategyFacts(
+                    series=Series(work.config.name, name, spec.target, spec.k),
+                    fingerprint=retrieval_signals.about[name].fingerprint,
+                    signals=retrieval_signals.signals_of(name),
+                    claims=miss_rate_claims.claims_of(name),
+                    traffic=retrieval_signals.traffic_of(name),
+                    judged=frozenset(retrieval_outcomes.judged_of(name)["claim_id"]),
+                    unlabelled=retrieval_signals.unlabelled(name),
+                    questions=_questions(scored, name),
+                    prior=prior_of(work.config, name),
+                    checked_together=len(scored.names),
+                    stale_after_days=spec.stale_after_days,
+                    base_changes=_base_changes(work, scored, name),
+                    identity=[runs[name].id, gold_variants.id, work.config.level],
+                ),
+                gold,
+                outcomes,
+                home=None if evaluation.partial else evaluation.home,
+                keep=functools.partial(work.keep, "calibration"),
+                check_lock=evaluation.lock.check,
+            )
+            advance(1)
+    ordered = [results[name] for name in scored.names]
+    return MissRateCalibration(
+        strategies={name: results[name].report for name in scored.names},
+        predictions=pd.concat([result.predictions for result in ordered], ignore_index=True),
+        traffic=pd.concat([result.traffic for result in ordered], ignore_index=True),
+    )
+
+
+def _base_changes(work: Work, runs: ScoredRuns, name: str) -> bool | None:
+    """Tell whether the base has another calibrator than the one that steered; None without base."""
+    spec = runs.spec(name)
+    if spec.base_name is None:
+        return None
+    now = steering_calibrator(work.evaluation, spec, runs.about(spec.base_name).index_hash)
+    return now != runs.about(name).steered_by
+
+
+def _questions(runs: ScoredRuns, name: str) -> Questions | None:
+    """Collect the first gold ranks of the original wordings; None if none is judged."""
+    gold, judgements, seed = runs.gold, judge_runs(runs, name), runs.first_seed(name)
+    original = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[judgements.variant]
+    first = original & (judgements.seed == seed) & ~np.isnan(judgements.first)
+    if not first.any():
+        return None
+    groups = gold.groups[gold.query_of[judgements.variant[first]]].astype(np.int64)
+    return Questions(judgements.first[first], groups, runs.config.depth)
+
+
+# ---- Stage: compare claims with observations, and state the confidence of the answers.
 
 NONE_JUDGED = "no question with a stated miss rate can be judged"
 NOT_EARNED = "the stated miss rates are {status}, so their mean is not shown"
@@ -102,7 +622,7 @@ def compare_miss_rates(
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     spec, claims, outcomes = work.config.uncertainty, miss_rate_claims, retrieval_outcomes
     coverage = measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
-    worth = weigh_answers(scored, claims, outcomes, answers, answer_measures)
+    worth = _weigh(scored, claims, outcomes, answers, answer_measures)
     cutoffs, pairs = observe_misses(scored)
     uncertainty = UncertaintyPart(
         target=spec.target,
@@ -113,7 +633,7 @@ def compare_miss_rates(
             name: _describe_strategy(scored, name, claims, outcomes) for name in scored.names
         },
         corpus_coverage=coverage,
-        answers=summarize_answers(worth, scored),
+        answers=summarize_answers(worth, scored.gold.named_gold),
         iterative={
             name: _account_for_rounds(scored, name)
             for name in scored.names
@@ -133,13 +653,47 @@ def compare_miss_rates(
     made_from = (claims, retrieval_signals, outcomes, gold_variants, admitted_chunks)
     identity = [*(one.id for one in made_from), *(run.id for run in runs.values())]
     identity += [one.id for one in (answers, answer_measures) if one is not None]
+    retrievals = {
+        name: StatedRetrievals(
+            retrieval_signals.signals_of(name),
+            claims.claims_of(name),
+            claims.sources[name],
+            of_strategy(retrieval_signals.gaps, name) if facts.has_gaps else None,
+        )
+        for name, facts in retrieval_signals.about.items()
+    }
     lines = work.keep(
         "uncertain",
         identity,
-        lambda: {UNCERTAIN_FILE: write_lines(scored, claims, retrieval_signals, worth, coverage)},
+        lambda: {UNCERTAIN_FILE: write_lines(scored, retrievals, worth, coverage)},
     )
     return CalibratedMissRates(
         uncertainty=uncertainty, calibration=calibration, lines=lines.path(UNCERTAIN_FILE)
+    )
+
+
+def _weigh(
+    runs: ScoredRuns,
+    claims: MissRateClaims,
+    outcomes: RetrievalOutcomes,
+    answers: AnswerSet | None,
+    measures: AnswerMeasures | None,
+) -> AnswerWorth:
+    """Compute the confidence values of every answer."""
+    if answers is None or measures is None:
+        return AnswerWorth()
+    name, gold, judged = answers.about.strategy, runs.gold, outcomes.judged
+    original = original_claims(claims.claims_of(name), runs, name)
+    is_missed = judged["missed"] & judged["claim_id"].isin(original["claim_id"])
+    group_of = dict(zip(gold.queries["query_id"], gold.groups.tolist(), strict=True))
+    return weigh_answers(
+        name,
+        answers.answers,
+        measures.per_question.set_index("query_id"),
+        original,
+        source=claims.sources[name],
+        missed=judged.loc[is_missed, "query_id"].tolist(),
+        gold=AnswerGold(group_of, gold.named_gold, runs.gold_variants.about.hash),
     )
 
 
@@ -148,7 +702,7 @@ def _describe_strategy(
 ) -> StrategyMissRates:
     """Combine the claims of one strategy with the observed misses."""
     gold, of, k = runs.gold, judge_runs(runs, name), runs.config.uncertainty.k
-    by, stated = claims.speakers[name], claims.claims_of(name)
+    by, stated = claims.sources[name], claims.claims_of(name)
     observed = {}
     for target in TARGETS:
         missed = of.missed(target, k)[:, None]
@@ -303,31 +857,13 @@ def calibrate_gold_set(runner: Runner) -> Calibrated:
             calibration.strategies,
             {name: facts[name].traffic for name in calibration.strategies},
             {
-                name: _estimate_traffic(
-                    store, facts[name].fingerprint, spec, of_strategy(calibration.traffic, name)
+                name: estimate_traffic(
+                    store,
+                    facts[name].fingerprint,
+                    spec.target,
+                    spec.k,
+                    of_strategy(calibration.traffic, name),
                 )
                 for name in calibration.strategies
             },
         )
-
-
-def _estimate_traffic(
-    store: OutcomeStore, fingerprint: str, spec: Uncertainty, traffic: pd.DataFrame
-) -> PoweredEstimate | str:
-    """Estimate the miss rate of the production traffic that the last draw was made from.
-
-    The labels are those of the drawn claims, by people. The predictions come from models that did
-    not see the claim's group. Returns the reason where there is no estimate.
-    """
-    draw = TrafficStore(store.sql).last_draw(fingerprint, spec.target)
-    if draw is None:
-        return "no claim of production traffic was drawn: rag-eval audit draw"
-    traffic = traffic[traffic["claim_id"].isin(draw.population)]
-    where = {"strategy_fingerprint": fingerprint, "target": spec.target, "k": spec.k}
-    rows = fit_rows(store.current(**where, gold_source=sorted(AUDITS)))
-    labels = rows[rows["claim_id"].isin(draw.drawn)].set_index("claim_id")["missed"]
-    missed = labels.reindex(traffic["claim_id"]).to_numpy(dtype=np.float64)
-    if np.isnan(missed).all():
-        return f"no drawn claim that counts was judged by a person for {spec.target}@{spec.k}"
-    group = pd.factorize(traffic["group_id"], sort=True)[0].astype(np.int64)
-    return prediction_powered(missed, traffic["predicted"].to_numpy(), group)

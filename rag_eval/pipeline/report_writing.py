@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rag_eval.pipeline.answer_stages import ABORT_LOG, Answered, AnswerSet, find_answered
-from rag_eval.pipeline.calibration import PICTURE, MissRateCalibration
-from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -26,7 +24,7 @@ from rag_eval.pipeline.history import (
     previous_part,
 )
 from rag_eval.pipeline.measures import RankingMeasures
-from rag_eval.pipeline.miss_rates import CalibratedMissRates
+from rag_eval.pipeline.miss_rates import CalibratedMissRates, MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.report_folder import EVIDENCE_FILE, PAGES, TABLES, MetricsReport, publish
 from rag_eval.pipeline.report_parts import REPORTED, join_fields, judge_draft
@@ -58,7 +56,7 @@ ANSWER_FILES: Final = (
     *("auditable-answers.jsonl", "events.log", "traces.log"),
 )
 REPLACED: Final = (
-    *("run-*.trec", PICTURE, *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
+    *("run-*.trec", "reliability.svg", *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
     *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
 )
 """Files that every run writes anew, or removes."""
@@ -119,7 +117,6 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     sources = [
         *(exports.path(name) for name in exports.files if Path(name).suffix in EXPORTED),
         results.get(CalibratedMissRates).artifact.path(UNCERTAIN_FILE),
-        *filter(None, [results.get(MissRateCalibration).picture]),
     ]
     work.evaluation.lock.check()
     for source in sources:

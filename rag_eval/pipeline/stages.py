@@ -9,8 +9,6 @@ from typing import Final
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import (
     answer_stages,
-    calibration,
-    claims,
     corpus,
     index,
     measures,
@@ -20,7 +18,6 @@ from rag_eval.pipeline import (
     report_pages,
     report_writing,
     retrieval,
-    signals,
     stability,
     trust,
 )
@@ -48,11 +45,11 @@ STAGES: Final[tuple[Stage, ...]] = (
     answer_stages.check_citations,
     answer_stages.measure_answers,
     ragas.measure_with_ragas,
-    signals.collect_signals,
-    claims.state_miss_rates,
+    miss_rates.collect_signals,
+    miss_rates.state_miss_rates,
     misses.trace_misses,
-    claims.record_outcomes,
-    calibration.calibrate_miss_rates,
+    miss_rates.record_outcomes,
+    miss_rates.calibrate_miss_rates,
     miss_rates.compare_miss_rates,
     report_writing.write_report,
     report_pages.write_page,

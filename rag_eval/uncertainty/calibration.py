@@ -1,13 +1,36 @@
-"""Fit the miss rate of a strategy to judged retrievals, and validate the fit."""
+"""Fit the miss rate of a strategy to judged retrievals, validate the fit, and accept it.
+
+All outcomes so far decide the status of a strategy, and the calibrator of later runs.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import datetime as dt
+import functools
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import numpy as np
+import pandas as pd
 from pydantic import Field
 
 from rag_eval.core.arrays import FloatArray
+from rag_eval.core.errors import InputError
+from rag_eval.core.types import DISCOUNTING
+from rag_eval.corpus.masking import mask
+from rag_eval.measures.intervals import SEED
+from rag_eval.measures.overlap import SharedGold
+from rag_eval.storage.artifacts import Artifact, Parts
+from rag_eval.storage.hashing import digest
+from rag_eval.storage.home import Home
+from rag_eval.uncertainty.calibrators import (
+    CALIBRATOR_VERSION,
+    Accepted,
+    Outcomes,
+    accept_calibrator,
+    accepted_calibrator,
+    keep_calibrator,
+)
+from rag_eval.uncertainty.claims import OF_GOLD, QRELS, no_prior
 from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
@@ -17,10 +40,40 @@ from rag_eval.uncertainty.estimator import (
     cross_validate,
     fit_model,
 )
-from rag_eval.uncertainty.miss_rate_report import ConformalK, OutcomeCounts, Validation
+from rag_eval.uncertainty.miss_rate_report import (
+    Condition,
+    ConformalK,
+    OutcomeCounts,
+    Promotion,
+    Standing,
+    StrategyCalibration,
+    Validation,
+)
+from rag_eval.uncertainty.outcomes import (
+    Asked,
+    QuestionGroups,
+    document_tie,
+    fit_rows,
+    frame_of,
+    question_groups,
+    question_id,
+    refuse_own_gold,
+    select_current,
+    words_tie,
+)
 from rag_eval.uncertainty.scores import Labelled
-from rag_eval.uncertainty.status import count_outcomes, suffice_to_fit
+from rag_eval.uncertainty.signals import SIGNALS
+from rag_eval.uncertainty.status import (
+    Series,
+    Situation,
+    count_outcomes,
+    judge_status,
+    promotions,
+    record_status,
+    suffice_to_fit,
+)
 from rag_eval.uncertainty.stored import Floats, Stored
+from rag_eval.uncertainty.traffic import TrafficStore
 from rag_eval.uncertainty.validation import validate
 
 REPEATS: Final = 3
@@ -120,3 +173,464 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
 
 def _find_k(questions: Questions | None, seed: int) -> list[ConformalK]:
     return conformal_k(questions, seed=seed) if questions is not None and len(questions) else []
+
+
+# ---- The calibration of one strategy of a run, on the outcomes so far.
+
+PARTIAL: Final = "a partial run (some strategies, or other vectors) does not change later runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class GoldQuestions:
+    """The questions of a gold set, which the questions of outcomes and of traffic join.
+
+    `queries` has query_id and group_id, `wordings` query_id and text, and `documents` query_id and
+    item_id of the gold documents.
+    """
+
+    queries: pd.DataFrame
+    wordings: pd.DataFrame
+    documents: pd.DataFrame
+
+    @functools.cached_property
+    def ties(self) -> list[tuple[str, str]]:
+        """List (query id, tie) for the words of every wording and for every gold document.
+
+        The words are masked like the words of stored traffic.
+        """
+        words = zip(self.wordings["query_id"], self.wordings["text"], strict=True)
+        documents = zip(self.documents["query_id"], self.documents["item_id"], strict=True)
+        return [
+            *((query, words_tie(question_id(mask(text).text))) for query, text in words),
+            *((query, document_tie(document)) for query, document in documents),
+        ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StrategyFacts:
+    """What a run knows of one strategy before the fit.
+
+    `signals` and `claims` have a row for each retrieval, `traffic` one for each counted claim of
+    production traffic with its signals. `judged` are the ids of claims that this run's gold judges.
+    `identity` holds what else decides the fit, as JSON values. `base_changes` as in `Situation`.
+    """
+
+    series: Series
+    fingerprint: str
+    signals: pd.DataFrame
+    claims: pd.DataFrame
+    traffic: pd.DataFrame
+    judged: frozenset[str]
+    unlabelled: FloatArray
+    questions: Questions | None
+    prior: Prior
+    checked_together: int
+    stale_after_days: float
+    base_changes: bool | None
+    identity: Sequence[object]
+
+
+@dataclasses.dataclass(frozen=True)
+class StrategyResult:
+    """Calibration of one strategy: its part of the report, its predictions, and its traffic.
+
+    `predictions` has claim_id, group_id, missed and predicted of the fitted outcomes. `traffic` has
+    strategy, claim_id, query_id, group_id and predicted, NaN without a model.
+    """
+
+    report: StrategyCalibration
+    predictions: pd.DataFrame
+    traffic: pd.DataFrame
+
+
+Keep = Callable[[object, Callable[[], Parts]], Artifact]
+"""Function that returns the stored parts of an identity, or makes and stores them."""
+
+
+def calibrate_strategy(
+    facts: StrategyFacts,
+    gold: GoldQuestions,
+    outcomes: Outcomes,
+    *,
+    home: Home | None,
+    keep: Keep,
+    check_lock: Callable[[], None],
+) -> StrategyResult:
+    """Fit and validate a strategy's estimator, judge its status, and accept it for later runs.
+
+    Fits to equal outcomes are reused by `keep`. A partial run has no `home`: it accepts nothing.
+    """
+    now = dt.datetime.now(dt.UTC)
+    history, series = frame_of([]), facts.series
+    if outcomes.store is not None:
+        history = outcomes.store.history(
+            strategy_fingerprint=facts.fingerprint, target=series.target, k=series.k
+        )
+    groups = _join_questions(gold, outcomes, select_current(history), facts.traffic)
+    facts = dataclasses.replace(facts, traffic=_regroup(facts.traffic, groups))
+    fitting = _select_outcomes(facts, gold, groups, history, fault=outcomes.fault, now=now)
+    kept = keep(_identify_fit(facts, fitting), functools.partial(_fit_parts, facts, fitting))
+    fit = Calibration.from_json(kept.json("about"))
+    counts = fit.counts
+    if fitting.refused:  # refused outcomes prove nothing, so their figures are hidden
+        fit = Calibration(fit.counts, fit.conformal)
+        nothing = dict.fromkeys(("outcomes", "groups", "groups_with_misses", "groups_with_hits"), 0)
+        counts = OutcomeCounts(**nothing)
+    standing = judge_status(
+        counts,
+        fit.validation,
+        Situation(
+            age_days=fitting.age_days,
+            stale_after_days=facts.stale_after_days,
+            n_unlabelled=len(facts.unlabelled),
+            own_gold_only=bool(fitting.refused) and not outcomes.fault,
+            no_prior=no_prior(series.target, series.k),
+            trusted=fit.model is None or fit.model.head.trust > 0,
+            base_changes=facts.base_changes,
+        ),
+    )
+    calibrator, promotion = "", None
+    if home is not None:
+        body = None
+        if fit.model is not None:
+            body = _write_calibrator(facts, gold, groups, fitting, fit, now=now)
+            body["discounts"] = standing.discounts
+        if body is not None or not outcomes.fault:
+            calibrator = _accept(home, facts, body, standing, now=now, check_lock=check_lock)
+        promotion = _record(outcomes, facts, fit, standing, calibrator, now=now)
+    report = StrategyCalibration(
+        fingerprint=facts.fingerprint,
+        status=standing.status,
+        calibrator=calibrator or None,
+        counts=fit.counts,
+        validation=fit.validation,
+        heuristic_v0=fit.heuristic,
+        conformal=fit.conformal,
+        estimator=fit.model and _describe_model(fit.model),
+        standing=standing,
+        refused=fitting.refused or None,
+        promotion=promotion,
+        n_without_signals=fitting.n_without_signals,
+        why=_explain_absences(fit, fitting.refused, calibrator, is_partial=home is None),
+    )
+    predictions = kept.frame("predictions").assign(strategy=series.strategy)
+    return StrategyResult(report, predictions, _predict_traffic(facts.traffic, fit.model))
+
+
+def _regroup(rows: pd.DataFrame, groups: QuestionGroups) -> pd.DataFrame:
+    pairs = zip(rows["query_id"], rows["group_id"], strict=True)
+    return rows.assign(group_id=[groups.group(*pair) for pair in pairs])
+
+
+def _join_questions(
+    gold: GoldQuestions, outcomes: Outcomes, current: pd.DataFrame, traffic: pd.DataFrame
+) -> QuestionGroups:
+    """Join the questions of current outcomes and of traffic with the gold's groups."""
+    # Leave out the outcomes by gold. Their questions are in the gold, or the gold dropped the
+    # questions.
+    by_gold = (current["gold_source"] == QRELS) & current["note"].str.fullmatch(OF_GOLD)
+    columns = ["claim_id", "query_id", "group_id"]
+    by_hand = current[~by_gold]
+    rows = pd.concat([by_hand[columns], traffic[columns]])
+    documents = [*by_hand["gold_documents"], *([] for _ in range(len(traffic)))]
+    claims = {}
+    if outcomes.store is not None and len(rows):
+        claims = TrafficStore(outcomes.store.sql).by_id(set(rows["claim_id"]))
+    asked = []
+    for (claim, query, group), golden in zip(rows.itertuples(index=False), documents, strict=True):
+        ties = [document_tie(document) for document in golden]
+        if claim in claims:
+            ties.append(words_tie(question_id(claims[claim].query)))
+        asked.append(Asked(query, group, tuple(ties)))
+    group_of = dict(zip(gold.queries["query_id"], gold.queries["group_id"], strict=True))
+    return question_groups(group_of, gold.ties if asked else [], asked)
+
+
+# ---- The outcomes for the fit.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fitting:
+    """The outcomes of one strategy for the fit of a calibrator.
+
+    `rows` and `labelled` hold the outcomes in the order of claim ids, with current groups.
+    `refused` says why the outcomes cannot calibrate this strategy, else it is empty.
+    `n_without_signals` counts the outcomes that were left out. `age_days` is the median age. An
+    outcome that this run's gold judges again has age 0.
+    """
+
+    rows: pd.DataFrame
+    labelled: Labelled
+    refused: str
+    age_days: float | None
+    n_without_signals: int
+
+    @property
+    def identity(self) -> str:
+        """Hash of the outcomes with their groups and inclusion probabilities, and of `refused`."""
+        columns = ("outcome_id", "missed", "group_id", "inclusion_probability")
+        return digest([*(self.rows[name].tolist() for name in columns), self.refused], 32)
+
+
+def _select_outcomes(
+    facts: StrategyFacts,
+    gold: GoldQuestions,
+    groups: QuestionGroups,
+    history: pd.DataFrame,
+    *,
+    fault: str,
+    now: dt.datetime,
+) -> _Fitting:
+    """Select the outcomes for the fit of a calibrator."""
+    rows = fit_rows(select_current(history)).sort_values("claim_id", kind="stable")
+    # An outcome by gold counts only while the gold still judges the claim.
+    is_current = ~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(facts.judged)
+    rows = _regroup(rows[is_current].reset_index(drop=True), groups)
+    values = _signals_of_outcomes(facts, rows)
+    # Leave out outcomes without signals, because their z-scores would describe an average
+    # retrieval.
+    has_signals = np.asarray(np.isfinite(values).any(axis=1))
+    rows, refused = rows[has_signals].reset_index(drop=True), fault
+    try:
+        refuse_own_gold(rows, facts.series.strategy)
+    except InputError as error:
+        refused = str(error.problems[0])
+    ages = pd.Timestamp(now) - pd.to_datetime(rows["at"], utc=True)
+    days = np.maximum(ages.dt.total_seconds().to_numpy() / 86400, 0.0)
+    is_new = rows["claim_id"].isin(facts.judged).to_numpy(dtype=bool)
+    # Use the median age, because one recent outcome must not hide many old ones.
+    age = float(np.median(np.where(is_new, 0.0, days))) if len(rows) else None
+    # Give every claim of traffic an owner of its own. A question that is asked twice is not
+    # another wording of itself.
+    owner = rows["query_id"].where(is_new, "\x00" + rows["claim_id"])
+    question = pd.factorize(owner.to_numpy(dtype=object))[0].astype(np.int64)
+    labelled = Labelled(
+        SIGNALS,
+        values[has_signals],
+        rows["missed"].to_numpy(dtype=bool),
+        pd.factorize(rows["group_id"])[0].astype(np.int64),
+        rows["weight"].to_numpy(dtype=np.float64),
+        question,
+        _share_gold(gold, groups, rows.assign(question=question).drop_duplicates("question")),
+    )
+    return _Fitting(rows, labelled, refused, age, int((~has_signals).sum()))
+
+
+def _share_gold(gold: GoldQuestions, groups: QuestionGroups, questions: pd.DataFrame) -> SharedGold:
+    """Collect the gold documents of the questions of outcomes, by their code `question`.
+
+    A question outside of the gold has the documents of the gold questions in its group. A group
+    without gold counts as one document.
+    """
+    documents = gold.documents
+    of_gold = questions[["question", "query_id"]].merge(documents, on="query_id")
+    is_other = ~questions["question"].isin(of_gold["question"])
+    others = questions.loc[is_other, ["question", "group_id"]]
+    by_group = documents.assign(group_id=documents["query_id"].map(groups.of_gold))
+    # columns without rows have no type of their own
+    others, by_group = (frame.astype({"group_id": "str"}) for frame in (others, by_group))
+    joined = others.merge(by_group[["group_id", "item_id"]], on="group_id", how="left")
+    joined["item_id"] = joined["item_id"].fillna("\0" + joined["group_id"])
+    pairs = pd.concat([of_gold, joined])
+    items = pd.factorize(pairs["item_id"])[0]
+    return SharedGold.of_pairs(pairs["question"].to_numpy(), items, len(questions))
+
+
+def _signals_of_outcomes(facts: StrategyFacts, rows: pd.DataFrame) -> FloatArray:
+    """Collect the signals of outcomes [n, p] from this run, or else from the stored outcomes.
+
+    Missing signals are NaN. Stored audits of traffic have no signals, and outcomes of earlier
+    versions may have fewer.
+    """
+    names = list(SIGNALS)
+    of_run = facts.signals[names].set_index(facts.claims["claim_id"])
+    of_traffic = facts.traffic.set_index("claim_id")[names]
+    current = pd.concat([of_run, of_traffic[~of_traffic.index.isin(of_run.index)]])
+    values = np.array(current.reindex(rows["claim_id"]), dtype=np.float64)
+    for place in np.flatnonzero(~rows["claim_id"].isin(current.index)):
+        stored = rows["signals"].iloc[place]
+        values[place] = [np.nan if stored.get(name) is None else stored[name] for name in SIGNALS]
+    return values
+
+
+# ---- The fit, and the calibrator of later runs.
+
+
+def _identify_fit(facts: StrategyFacts, fitting: _Fitting) -> list[object]:
+    names = list(SIGNALS)
+    return [
+        fitting.identity,
+        *facts.identity,
+        [facts.series.target, facts.series.k, facts.checked_together, facts.prior.id],
+        pd.util.hash_pandas_object(facts.signals, index=False).tolist(),
+        facts.traffic["claim_id"].tolist(),
+        pd.util.hash_pandas_object(facts.traffic[names], index=False).tolist(),
+    ]
+
+
+def _fit_parts(facts: StrategyFacts, fitting: _Fitting) -> Parts:
+    """Fit and validate: `about` is a `Calibration`, `predictions` has means out of fold."""
+    rows, heuristic = fitting.rows, facts.claims.set_index("claim_id")["heuristic_v0"]
+    judged = Judged(
+        fitting.labelled,
+        rows["group_id"].tolist(),
+        heuristic.reindex(rows["claim_id"]).to_numpy(dtype=np.float64),
+        facts.questions,
+        facts.unlabelled,
+    )
+    task = Task(
+        prior=facts.prior,
+        checked_together=facts.checked_together,
+        seed=SEED,
+        miss=Miss(facts.series.target, facts.series.k),
+    )
+    fit = calibrate(judged, task)
+    mean = np.nan if fit.predictions is None else fit.predictions.mean(axis=0)
+    predictions = rows[["claim_id", "group_id"]].assign(
+        missed=fitting.labelled.missed, predicted=mean
+    )
+    return {"about": fit.to_json(), "predictions": predictions}
+
+
+def _accept(
+    home: Home,
+    facts: StrategyFacts,
+    body: dict[str, object] | None,
+    standing: Standing,
+    *,
+    now: dt.datetime,
+    check_lock: Callable[[], None],
+) -> str:
+    """Store and accept a calibrator, or demote the previous one. Return the stored id."""
+    before = accepted_calibrator(home, facts.series)
+    calibrator = "" if body is None else keep_calibrator(home, body)
+    if body is None and before is None:
+        return ""
+    accepted = Accepted(
+        calibrator_id=calibrator or (before.calibrator_id if before else ""),
+        strategy_fingerprint=facts.fingerprint,
+        status=standing.status,
+        at=now.isoformat(timespec="seconds"),
+    )
+    if before is None or accepted.model_copy(update={"at": before.at}) != before:
+        check_lock()
+        accept_calibrator(home, facts.series, accepted)
+    return calibrator
+
+
+def _write_calibrator(
+    facts: StrategyFacts,
+    gold: GoldQuestions,
+    groups: QuestionGroups,
+    fitting: _Fitting,
+    fit: Calibration,
+    *,
+    now: dt.datetime,
+) -> dict[str, object]:
+    """Write a calibrator as JSON values; later runs read it as a `KeptCalibrator`."""
+    rows, queries = fitting.rows, gold.queries
+    before = dict(zip(queries["query_id"], queries["group_id"], strict=True))
+    # Store changed groups too, so that no fit to the group of a question without an outcome
+    # predicts the question.
+    joined = groups.of_gold.items()
+    group_of_query = {query: group for query, group in joined if group != before[query]}
+    group_of_query |= dict(zip(rows["query_id"], rows["group_id"], strict=True))
+    sources = rows["gold_source"].value_counts().sort_index()
+    written = fit.to_json()
+    return {
+        "schema_version": CALIBRATOR_VERSION,
+        "gold_set": facts.series.dataset,
+        **{name: getattr(facts.series, name) for name in ("strategy", "target", "k")},
+        "strategy_fingerprint": facts.fingerprint,
+        "gold_sources": {str(source): int(n) for source, n in sources.items()},
+        "outcomes": fitting.identity,
+        "fitted_at": now.isoformat(timespec="seconds"),
+        "fitted_until": str(rows["at"].max()),
+        **{name: written[name] for name in ("model", "validation", "conformal")},
+        "group_of_query": group_of_query,
+    }
+
+
+def _record(
+    outcomes: Outcomes,
+    facts: StrategyFacts,
+    fit: Calibration,
+    standing: Standing,
+    calibrator: str,
+    *,
+    now: dt.datetime,
+) -> Promotion | None:
+    """Record a change of status.
+
+    When the last earned status belongs to another fingerprint, first record the status `stale`.
+    The claims of this run did not use the calibrator of the other fingerprint.
+    """
+    if outcomes.store is None:
+        return None
+    sql, fingerprint = outcomes.store.sql, facts.fingerprint
+    record = functools.partial(
+        record_status, sql, facts.series, strategy_fingerprint=fingerprint, at=now
+    )
+    if any(
+        change["new_status"] in DISCOUNTING and change["strategy_fingerprint"] != fingerprint
+        for change in promotions(sql, facts.series)[-1:]
+    ):
+        changed = Condition(
+            name="same_fingerprint", met=False, found="changed", needed="unchanged", status="stale"
+        )
+        record(status="stale", figures=None, reasons=[changed])
+    figures: dict[str, object] = {"counts": fit.counts.dump()}
+    if fit.validation is not None:
+        names = {"miss_rate", "brier", "skill", "auroc", "slope", "ece"}
+        figures |= {name: getattr(fit.validation, name).dump() for name in names}
+    unmet = [condition for condition in standing.conditions if not condition.met]
+    return record(
+        status=standing.status, figures=figures, reasons=unmet, calibrator_id=calibrator or None
+    )
+
+
+def _predict_traffic(traffic: pd.DataFrame, model: MissRateModel | None) -> pd.DataFrame:
+    """Predict the miss rates of claims of traffic.
+
+    The fold that left the group out predicts the claims of a fitted group. The mean of all folds
+    predicts all other claims, so that all predictions are comparable.
+    """
+    frame = traffic[["strategy", "claim_id", "query_id", "group_id"]]
+    if model is None or frame.empty:
+        return frame.assign(predicted=np.nan)
+    values = traffic[list(SIGNALS)].to_numpy()
+    folds = [fold.predict(values, SIGNALS) for fold in model.folds or (model.head,)]
+    fitted = model.predict(values, SIGNALS, frame["group_id"].tolist())
+    was_fitted = frame["group_id"].isin(list(model.fold_of_group))
+    return frame.assign(predicted=np.where(was_fitted, fitted, np.mean(folds, axis=0)))
+
+
+def _explain_absences(
+    fit: Calibration, refused: str, calibrator: str, *, is_partial: bool
+) -> dict[str, str]:
+    """Say why parts of the report are absent, by name."""
+    groups, misses = fit.counts.groups, fit.counts.groups_with_misses
+    few = f"{groups} distinct groups with outcomes, {misses} of them with misses: too few to fit"
+    why, absent = refused or f"{few} a calibrator", dict[str, str]()
+    if fit.model is None:
+        absent = dict.fromkeys(("estimator", "validation", "heuristic_v0"), why)
+    if not calibrator:
+        absent["calibrator"] = PARTIAL if is_partial else why
+    return absent
+
+
+def _describe_model(model: MissRateModel) -> dict[str, object]:
+    """Describe an estimator: coefficients of z-scored signals in log-odds of a miss, by size."""
+    head = model.head
+    pairs = zip(head.names, head.coefficients.tolist(), strict=True)
+    strongest = sorted(pairs, key=lambda pair: -abs(pair[1]))
+    return {
+        "intercept": head.intercept,
+        "coefficients": [{"signal": name, "value": value} for name, value in strongest],
+        "base_rate": head.rate,
+        "trust": head.trust,
+        "prior": model.prior or None,
+        "n": model.n,
+        "groups": model.groups,
+        "misses": model.misses,
+    }

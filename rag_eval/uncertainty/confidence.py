@@ -8,14 +8,19 @@ import dataclasses
 import datetime as dt
 import functools
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import pandas as pd
 
 from rag_eval.citations.payload import payload
 from rag_eval.core.records import number
-from rag_eval.core.types import DISCOUNTING, ScoredChunk, Status, Target, snippet
+from rag_eval.core.types import DISCOUNTING, Answer, ScoredChunk, Status, Target, snippet
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.masking import mask_snippet, masked_text
+from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
+from rag_eval.uncertainty.claims import RateSource
 from rag_eval.uncertainty.confidence_values import (
     Absent,
     Bounded,
@@ -27,7 +32,7 @@ from rag_eval.uncertainty.confidence_values import (
     effective,
 )
 from rag_eval.uncertainty.gaps import Gap
-from rag_eval.uncertainty.miss_rate_report import CorpusCoverage
+from rag_eval.uncertainty.miss_rate_report import CorpusCoverage, CoverageCount
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,6 +157,157 @@ def calibrated_confidence(
         formula=f"{final.formula} + right_when_missed * miss_rate",
         inputs={**final.inputs, "right_when_missed": right_when_missed},
     )
+
+
+def read_miss_rate(row: Mapping[Any, Any], source: RateSource) -> MissRate:
+    """Read the miss rate in a row of CLAIMS."""
+    value, low, high = (
+        None if np.isnan(row[name]) else float(row[name])
+        for name in ("miss_rate", "ci_low", "ci_high")
+    )
+    return MissRate(
+        value,
+        low,
+        high,
+        row["status"],
+        row["target"],
+        int(row["k"]),
+        ", ".join(source.gold_sources) or None,
+        row["calibrator"],
+        source.n_outcomes,
+        source.fitted_at,
+        source.discounts,
+    )
+
+
+# ---- The confidence values of the answers of a run.
+
+MIN_MISSED = 30
+"""A share of right answers needs answers over missed retrievals from at least this many groups."""
+AnswerValues = Mapping[str, Confidence]
+"""Confidence values of one answer by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerWorth:
+    """Confidence values of the answers of a run by query id; empty without answers.
+
+    `strategy` gives the evidence of the answers. `right_when_missed` is the share of answers that
+    cite gold despite a miss; None for too few answers.
+    """
+
+    strategy: str = ""
+    by_query: Mapping[str, AnswerValues] = dataclasses.field(default_factory=dict)
+    right_when_missed: Measured | None = None
+
+
+class AnswerGold(NamedTuple):
+    """Gold of the questions of answers: group by query id, gold documents, and its hash."""
+
+    group_of: Mapping[str, int]
+    named: NamedGold
+    hash: str
+
+
+def weigh_answers(
+    strategy: str,
+    answers: Sequence[Answer],
+    scores: pd.DataFrame,
+    claims: pd.DataFrame,
+    *,
+    source: RateSource,
+    missed: Collection[str],
+    gold: AnswerGold,
+) -> AnswerWorth:
+    """Compute the confidence values of every answer.
+
+    `scores` has the measures of the answers by query id. `claims` are those of the original
+    wordings, and `missed` the ids of the questions that they missed.
+    """
+    over = scores[scores.index.isin(missed) & (scores["outcome"] == "answered")]
+    over = over[over["n_gold"] > 0]
+    judged = pd.DataFrame(
+        {
+            "right": (over["n_correct"].to_numpy() > 0).astype(np.float64),
+            "group": [gold.group_of[query] for query in over.index],
+            "place": np.arange(len(over)),
+        }
+    )
+    right, right_of_group = None, dict[int, Measured]()
+    if judged["group"].nunique() >= MIN_MISSED:
+        shared = gold.named.of(over.index.tolist())
+        share = functools.partial(_share_right, gold=shared, name=gold.hash[:16])
+        # With the answers of its own group, the outcome of an answer would decide its confidence.
+        right, right_of_group = share(judged), leave_groups_out(judged, share)
+    rows = {row["query_id"]: row for row in claims.to_dict("records")}
+    by_query: dict[str, AnswerValues] = {}
+    for answer in answers:
+        query, answered = answer.query_id, answer.outcome == "answered"
+        if answer.mode == "deterministic":
+            value = scores["groundedness"][query]
+            is_scored = answered and not pd.isna(value)
+            synthesis = groundedness_confidence(float(value) if is_scored else None)
+        else:
+            synthesis = reported_confidence(answer.confidence if answered else None, answer.mode)
+        miss = read_miss_rate(rows[query], source)
+        of_others = right_of_group.get(gold.group_of[query], right)
+        by_query[query] = {
+            "synthesis_confidence": synthesis,
+            "retrieval_confidence": retrieval_confidence(miss),
+            "final_confidence": final_confidence(synthesis, miss),
+            "calibrated_confidence": calibrated_confidence(synthesis, miss, of_others),
+        }
+    return AnswerWorth(strategy, by_query, right)
+
+
+T = TypeVar("T")
+
+
+def _share_right(judged: pd.DataFrame, gold: SharedGold, name: str) -> Measured:
+    bounds = mean_interval(judged["right"].to_numpy(), gold.take(judged["place"].to_numpy()))
+    value, low, high, _ = (float(end[0]) for end in bounds)
+    return Measured(
+        value=value,
+        dataset=f"answers over missed retrievals, gold {name}",
+        n=len(judged),
+        ci_low=low,
+        ci_high=high,
+        measured_at=dt.datetime.now(dt.UTC),
+    )
+
+
+def leave_groups_out(judged: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
+    """Compute a value for each group of `judged` (right, group) from the rows of other groups.
+
+    Groups of a single row share the computation with those of an equal one.
+    """
+    totals = judged.groupby("group")["right"].agg(["sum", "count"])
+    kind_of = {
+        group: ("alone", right) if count == 1 else ("group", group)
+        for group, right, count in totals.itertuples()
+    }
+    example = {kind: group for group, kind in kind_of.items()}
+    by_kind = {kind: share(judged[judged["group"] != group]) for kind, group in example.items()}
+    return {group: by_kind[kind] for group, kind in kind_of.items()}
+
+
+# ---- Retrievable share of the corpus: counted from the index, not estimated.
+
+
+def count_share(part: int, whole: int, what: str) -> CoverageCount:
+    """Describe a counted share."""
+    value = min(part / whole, 1.0) if whole else 0.0
+    counted = Deterministic(value=value, reason=f"counted: {part} of {whole} {what}")
+    return CoverageCount(n=part, of=whole, confidence=counted)
+
+
+def count_covered(chunks: pd.DataFrame) -> int:
+    """Count the characters in at least one chunk (doc_id, start, end); chunks may overlap."""
+    ordered = chunks.sort_values(["doc_id", "start"], kind="stable")
+    start, end = (ordered[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
+    reached = ordered["end"].groupby(ordered["doc_id"]).cummax()
+    before = reached.groupby(ordered["doc_id"]).shift(fill_value=0).to_numpy(dtype=np.int64)
+    return int(np.maximum(end - np.maximum(start, before), 0).sum())
 
 
 # ---- The result of an uncertain retrieval.

@@ -20,7 +20,8 @@ from rag_eval.core.arrays import (
     IntArray,
     expand_ranges,
 )
-from rag_eval.corpus.analyzer import Rows, count_matrix
+from rag_eval.corpus.analyzer import Analyzer, Rows, count_matrix
+from rag_eval.retrieval.ranking import Ranking
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -153,6 +154,24 @@ class RankedBatch:
     def known(self) -> "csr_array":
         """Counts of known query terms, float32 [n, n_terms]."""
         return self.space.queries(self.query_terms)
+
+
+def batch_of_texts(unit_texts: list[str], texts: list[str], ranking: Ranking) -> RankedBatch:
+    """Make a batch over units whose texts are the term space, without a second retriever.
+
+    A second retriever would return other units. `texts` are the queries.
+    """
+    analyzer = Analyzer()
+    terms = analyzer.index(unit_texts)
+    n_terms = 1 + max((max(row) for row in terms if row), default=-1)
+    return RankedBatch(
+        rows=ranking.rows,
+        raw=ranking.raw,
+        norm=ranking.norm,
+        cosine=False,
+        space=TermSpace(terms, n_terms),
+        query_terms=analyzer.index(texts),
+    )
 
 
 POOL = 30

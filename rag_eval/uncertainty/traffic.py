@@ -6,12 +6,13 @@
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.errors import InputError, quoted
@@ -20,7 +21,9 @@ from rag_eval.measures.overlap import effective_groups, wilson
 from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec, Transaction
-from rag_eval.uncertainty.outcomes import look_up, utc_text
+from rag_eval.uncertainty.outcome_records import AUDITS
+from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, look_up, utc_text
+from rag_eval.uncertainty.signals import SIGNALS
 
 
 def _required(kind: Kind, names: str) -> list[ColumnSpec]:
@@ -251,6 +254,62 @@ def _audit_line(claim: Claim, draw_id: str, target: str) -> dict[str, object]:
     }
 
 
+# ---- Claims whose questions were searched again for their signals.
+
+
+@dataclasses.dataclass(frozen=True)
+class TrafficFacts:
+    """Numbers of counted and uncounted claims of production traffic, with the reason."""
+
+    counted: int = 0
+    left_out: int = 0
+    reason: str = ""
+
+
+class Again(NamedTuple):
+    """A question that was searched again: ids of chunks and of documents, and its signals."""
+
+    chunk_ids: list[str]
+    doc_ids: list[str]
+    signals: FloatArray
+
+
+def count_claims(
+    strategy: str, claims: list[Claim], again: Mapping[str, Again], k: int, reason: str = ""
+) -> tuple[pd.DataFrame, TrafficFacts]:
+    """Keep the claims that are retrieved now as they were in production, with their signals.
+
+    `again` has the questions that could be searched. A claim counts if the first K ids of both
+    lists share any. `reason` says why nothing was searched.
+    """
+    asked = [claim for claim in claims if claim.query in again]
+    counted = [claim for claim in asked if _agrees(claim, again[claim.query], k)]
+    keys = pd.DataFrame(
+        [(strategy, claim.claim_id, claim.query_id, claim.group_id) for claim in counted],
+        columns=["strategy", "claim_id", "query_id", "group_id"],
+        dtype="str",
+    )
+    values = np.array([again[claim.query].signals for claim in counted], dtype=np.float64)
+    frame = pd.DataFrame(values.reshape(-1, len(SIGNALS)), columns=list(SIGNALS))
+    why = {
+        "whose question has no vector, or failed here": len(claims) - len(asked),
+        "whose first K ids share nothing with what is retrieved now": len(asked) - len(counted),
+    }
+    facts = TrafficFacts(
+        counted=len(counted),
+        left_out=len(claims) - len(counted),
+        reason=reason or "; ".join(f"{n} {words}" for words, n in why.items() if n),
+    )
+    return pd.concat([keys, frame], axis=1), facts
+
+
+def _agrees(claim: Claim, again: Again, k: int) -> bool:
+    """Tell whether a claim shares any of its first K ids with the current results."""
+    stated, top = {name for name, _ in claim.retrieved[: claim.k]}, max(claim.k, k)
+    now = {*again.chunk_ids[:top], *again.doc_ids[:top]}
+    return bool(stated & now) if stated else not now
+
+
 # ---- The prediction-powered estimate: few audited claims, and predictions for the others.
 
 FEW_GROUPS = 3
@@ -357,3 +416,25 @@ def _interval(value: float, variance: float, kish: float, n_groups: int) -> tupl
     rate = np.clip(np.array([value]), 0, 1)
     low, high = wilson(rate, effective_groups(rate, np.array([variance]), kish), z)
     return float(np.clip(low[0], 0, 1)), float(np.clip(high[0], 0, 1))
+
+
+def estimate_traffic(
+    store: OutcomeStore, fingerprint: str, target: BinaryTarget, k: int, traffic: pd.DataFrame
+) -> PoweredEstimate | str:
+    """Estimate the miss rate of the production traffic that the last draw was made from.
+
+    The labels are those of the drawn claims, by people. The predictions in `traffic` come from
+    models that did not see the claim's group. Returns the reason where there is no estimate.
+    """
+    draw = TrafficStore(store.sql).last_draw(fingerprint, target)
+    if draw is None:
+        return "no claim of production traffic was drawn: rag-eval audit draw"
+    traffic = traffic[traffic["claim_id"].isin(draw.population)]
+    where = {"strategy_fingerprint": fingerprint, "target": target, "k": k}
+    rows = fit_rows(store.current(**where, gold_source=sorted(AUDITS)))
+    labels = rows[rows["claim_id"].isin(draw.drawn)].set_index("claim_id")["missed"]
+    missed = labels.reindex(traffic["claim_id"]).to_numpy(dtype=np.float64)
+    if np.isnan(missed).all():
+        return f"no drawn claim that counts was judged by a person for {target}@{k}"
+    group = pd.factorize(traffic["group_id"], sort=True)[0].astype(np.int64)
+    return prediction_powered(missed, traffic["predicted"].to_numpy(), group)

@@ -11,8 +11,8 @@ from schemas import published
 
 import rag_eval
 from rag_eval.core import plugins
-from rag_eval.pipeline.claims import MissRateClaims
 from rag_eval.pipeline.live import open_live
+from rag_eval.pipeline.miss_rates import MissRateClaims
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.uncertainty.confidence_values import as_json, parse
 
@@ -106,7 +106,7 @@ def check_shape(found):
 
 def test_the_last_run_calibrates_a_live_question(opened, missing):
     nightly = open_runner(made.opened(missing)).get(MissRateClaims)
-    assert nightly.speakers["bm25"].status == "provisional"
+    assert nightly.sources["bm25"].status == "provisional"
     for number in (1, 3):  # found, and missed on purpose
         text = made.question(number)
         found = rag_eval.retrieve_with_uncertainty(opened, text)

@@ -12,14 +12,13 @@ from rich.console import Console
 
 from rag_eval.core.errors import InputError
 from rag_eval.gold.configuration import load_config
-from rag_eval.pipeline.claims import MissRateClaims
-from rag_eval.pipeline.miss_rates import calibrate_gold_set
+from rag_eval.pipeline.miss_rates import MissRateClaims, calibrate_gold_set
 from rag_eval.pipeline.opening import adjust
 from rag_eval.pipeline.scores import open_runs
-from rag_eval.pipeline.signals import TrafficFacts
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.terminal import show_calibration
 from rag_eval.uncertainty.signals import SIGNALS
+from rag_eval.uncertainty.traffic import TrafficFacts
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.retrieval import read_ranking, run_frame
-from rag_eval.pipeline.uncertain import _count_covered, _leave_groups_out
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.calibrators import (
@@ -25,6 +24,7 @@ from rag_eval.uncertainty.calibrators import (
     keep_calibrator,
     read_calibrator,
 )
+from rag_eval.uncertainty.confidence import count_covered, leave_groups_out
 from rag_eval.uncertainty.status import Series
 
 SPANS = st.lists(
@@ -45,7 +45,7 @@ def chunks(spans):
 @given(SPANS)
 def test_covered_counts_every_character_once(spans):
     covered = {(name, at) for name, start, n in spans for at in range(start, start + n)}
-    assert _count_covered(chunks(spans)) == _count_covered(chunks(spans[::-1])) == len(covered)
+    assert count_covered(chunks(spans)) == count_covered(chunks(spans[::-1])) == len(covered)
 
 
 BODY = {
@@ -184,6 +184,6 @@ def test_a_stored_ranking_is_the_one_that_was_found(first, second):
 def test_equal_questions_are_computed_once():
     asked = []
     seen = pd.DataFrame({"right": [1.0, 0.0] * 50, "group": range(100)})
-    share = _leave_groups_out(seen, lambda rows: asked.append(len(rows)) or rows["right"].sum())
+    share = leave_groups_out(seen, lambda rows: asked.append(len(rows)) or rows["right"].sum())
     assert set(share.values()) == {49.0, 50.0}
     assert asked == [99, 99]

@@ -14,12 +14,12 @@ from rag_eval.gates.floors import MIN_JUDGED
 from rag_eval.measures import groundedness, overlap, paired, stability
 from rag_eval.measures import groundedness as windows
 from rag_eval.pipeline.scores import ALWAYS_K
-from rag_eval.pipeline.uncertain import MIN_MISSED
 from rag_eval.reporting.html.panel import Page
 from rag_eval.reporting.html.panels.run import command
 from rag_eval.reporting.tables import Cursor, panel_words
 from rag_eval.uncertainty import conformal as conformal_splits
 from rag_eval.uncertainty import validation as ece
+from rag_eval.uncertainty.confidence import MIN_MISSED
 
 DEFINED = {
     term["term"]: f"{term['text']} {term.get('formula', '')}"

@@ -1,8 +1,5 @@
 """Panel of calibrated miss rates: observed and predicted rates, and their status."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from markupsafe import Markup
 
 from rag_eval.reporting import report_tables as tables
@@ -16,10 +13,8 @@ from rag_eval.reporting.html.drawing import (
     ends_of,
     label,
     plots,
-    sheet,
     value_of,
 )
-from rag_eval.reporting.html.drawing import colour as series_colour
 from rag_eval.reporting.html.elements import interval, number
 from rag_eval.reporting.html.panel import Page, Panel
 from rag_eval.reporting.tables import Cursor
@@ -83,15 +78,6 @@ def _reliability(page: Page, name: str, entry: Cursor) -> Markup:
         "prediction.",
         caption,
     )
-
-
-def reliability_sheet(validations: Mapping[str, Mapping[str, Any]], target: str) -> str:
-    """Write the reliability diagrams of several strategies (name -> validation) as one SVG file."""
-    charts = [
-        (reliability_chart(name, Cursor(dict(about)), series_colour(at)), name)
-        for at, (name, about) in enumerate(validations.items())
-    ]
-    return sheet(charts, f"Reliability of predicted {target}, out of fold")
 
 
 def _against(page: Page) -> Markup:

@@ -1,0 +1,234 @@
+"""Claims: state the miss rate of every retrieval, then record what the gold says of it.
+
+The miss rates come from the calibrator that was accepted before the run. Without a calibrator they
+come from the shipped prior, and without a usable prior from the uncalibrated heuristic. The module
+`calibration` learns from the outcomes of the claims.
+"""
+
+import dataclasses
+import datetime as dt
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from rag_eval.core.arrays import FloatArray
+from rag_eval.core.config import CLAIMS, PRIOR_QUERIES, GoldSetConfig, Uncertainty
+from rag_eval.core.types import GoldSource, Status, Target
+from rag_eval.corpus.loaders.recorded import MAX_NUMBER
+from rag_eval.uncertainty.calibrators import CalibratorInUse
+from rag_eval.uncertainty.estimator import (
+    Miss,
+    MissRateModel,
+    Prior,
+    load_prior,
+    model_from_prior,
+    prior_origin,
+)
+from rag_eval.uncertainty.heuristic import JudgedTexts, similar_history, with_history
+from rag_eval.uncertainty.outcome_records import RetrievalOutcome, Shown
+from rag_eval.uncertainty.outcomes import OutcomeStore, claim_id_of, new_outcome, select_current
+from rag_eval.uncertainty.signals import SIGNALS
+
+HEURISTIC, PRIOR = "heuristic_v0", "prior:"
+PRIOR_TARGET: Final[tuple[Target, int]] = ("miss_any", 10)
+"""Target and K that the shipped prior was fitted to."""
+QRELS: Final[GoldSource] = "qrels"
+OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
+"""Pattern of the notes of outcomes by gold. A correction by a person has another note."""
+
+# ---- The source of a strategy's claims.
+
+
+@dataclasses.dataclass(frozen=True)
+class RateSource:
+    """Source of the claimed miss rates of a strategy.
+
+    `calibrator` is the id of a calibrator, `prior:<id>` or `heuristic_v0`. `status` is its earned
+    status. `reason` says why there is no better source. `gold_sources` names the judges of the
+    outcomes that the calibrator was fitted to. `discounts` says whether answers are discounted.
+    """
+
+    fingerprint: str
+    status: Status
+    calibrator: str
+    reason: str
+    n_outcomes: int = 0
+    fitted_at: dt.datetime | None = None
+    gold_sources: tuple[str, ...] = ()
+    discounts: bool = False
+
+
+def choose_source(
+    config: GoldSetConfig,
+    name: str,
+    calibrator: CalibratorInUse,
+    fingerprint: str,
+    unlabelled: FloatArray,
+) -> tuple[RateSource, MissRateModel | None]:
+    """Choose the source of a strategy's claims, given its accepted calibrator.
+
+    The prior needs `unlabelled`, the signals of known queries. Without a model the heuristic
+    states the rates.
+    """
+    spec = config.uncertainty
+    if (body := calibrator.usable) is not None:
+        facts = body.model.n, body.fitted_at, tuple(body.gold_sources), body.discounts
+        source = RateSource(fingerprint, calibrator.status, calibrator.calibrator_id, "", *facts)
+        return source, body.model
+    stale, why = calibrator.status == "stale", "no calibrator was accepted before this run"
+    if stale:
+        why = f"calibrator {calibrator.calibrator_id} is stale"
+    missing = no_prior(spec.target, spec.k)
+    if len(unlabelled) < PRIOR_QUERIES:
+        missing = f"{len(unlabelled)} queries, the prior needs {PRIOR_QUERIES}"
+    if missing:
+        status: Status = "stale" if stale else "uncalibrated"
+        return RateSource(fingerprint, status, HEURISTIC, f"{why}; {missing}"), None
+    prior = prior_of(config, name)
+    reason = f"{why}; the prior was fitted on {prior_origin()}"
+    source = RateSource(fingerprint, "stale" if stale else "prior", f"{PRIOR}{prior.id}", reason)
+    return source, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k))
+
+
+def prior_of(config: GoldSetConfig, name: str) -> Prior:
+    """Read the shipped prior for the kind of a strategy."""
+    return load_prior(config.base_of(config.strategy(name)).prior)
+
+
+def no_prior(target: Target, k: int) -> str:
+    """Explain why no prior is shipped for a target and K; empty when there is a prior."""
+    if (target, k) == PRIOR_TARGET:
+        return ""
+    return f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
+
+
+# ---- The claims of a strategy.
+
+
+def state_rates(
+    spec: Uncertainty,
+    source: RateSource,
+    model: MissRateModel | None,
+    signals: pd.DataFrame,
+    variants: pd.DataFrame,
+    *,
+    judged: JudgedTexts,
+    group_at_fit: Mapping[str, str],
+) -> pd.DataFrame:
+    """State the miss rates of a strategy's retrievals, as CLAIMS.
+
+    `signals` has a row for each retrieval, and `variants` its wording. `judged` are the questions
+    with outcomes. `group_at_fit` maps query ids to groups at the time of the fit, which select the
+    fit without the question: the groups of the gold may have changed since.
+    """
+    texts, groups = variants["text"].tolist(), variants["group_id"].tolist()
+    history, n_similar = similar_history(texts, groups, judged)
+    queries, wordings = variants["query_id"].tolist(), variants["paraphrase_id"].tolist()
+    retrievals = zip(queries, wordings, map(int, signals["seed"]), texts, strict=True)
+    guess = with_history(signals["heuristic_v0"].to_numpy(), history)
+    claims = pd.DataFrame(
+        {
+            "claim_id": [claim_id_of(source.fingerprint, *one) for one in retrievals],
+            "query_id": queries,
+            "paraphrase_id": wordings,
+            "group_id": groups,
+            "seed": signals["seed"],
+            "strategy": signals["strategy"],
+            "strategy_fingerprint": source.fingerprint,
+            "target": spec.target,
+            "k": spec.k,
+            "miss_rate": guess,
+            "ci_low": np.nan,
+            "ci_high": np.nan,
+            "status": source.status,
+            "calibrator": source.calibrator,
+            "heuristic_v0": guess,
+            "similar_judged": n_similar,
+        }
+    )
+    if model is not None:
+        pairs = zip(queries, groups, strict=True)
+        fitted = [group_at_fit.get(query, group) for query, group in pairs]
+        values = signals[list(SIGNALS)].to_numpy()
+        claims["miss_rate"] = model.predict(values, SIGNALS, fitted)
+        claims["ci_low"], claims["ci_high"] = model.interval(values, SIGNALS, fitted)
+    failed = signals["failed"].to_numpy()
+    claims.loc[failed, ["miss_rate", "ci_low", "ci_high", "heuristic_v0"]] = np.nan
+    claims.loc[failed, "status"] = "absent"
+    return CLAIMS.check(claims)
+
+
+# ---- Outcomes by the gold. Repeated nights on one index add nothing.
+
+
+def record_judged(
+    store: OutcomeStore,
+    judged: pd.DataFrame,
+    signals: pd.DataFrame,
+    *,
+    spec: Uncertainty,
+    fingerprint: str,
+    because: str,
+) -> int:
+    """Record the gold's judgements of one strategy's claims; return the number of new rows.
+
+    `judged` are claims with the column `missed`, and `signals` has their signals under the same
+    index. `because` names the gold.
+    """
+    history = store.history(
+        strategy_fingerprint=fingerprint, target=spec.target, k=spec.k, gold_source=QRELS
+    )
+    standing = select_current(history).set_index("claim_id")
+    # After the first night, the table already has most judgements.
+    stored = judged["claim_id"].map(standing["missed"].astype(float))
+    fresh = judged[judged["missed"].astype(float).ne(stored)]
+    notes = _notes_of_returns(history, standing, because)
+    offered = _make_outcomes(fresh, signals.loc[fresh.index], notes)
+    return len(store.record(offered, because=because).added)
+
+
+def _notes_of_returns(
+    history: pd.DataFrame, standing: pd.DataFrame, because: str
+) -> dict[str, str]:
+    """Return notes by claim id for claims that this gold judged before, but another gold last.
+
+    The store replaces an outcome once for each reason. The note makes the return of this gold a new
+    reason. Corrections by a person get no note, so the store keeps the corrections.
+    """
+    heard = history.loc[history["note"].str.startswith(because), "claim_id"]
+    turned = standing[
+        standing.index.isin(heard)
+        & standing["note"].str.fullmatch(OF_GOLD)
+        & ~standing["note"].str.startswith(because)
+    ]
+    return {str(claim): f"instead of {name}" for claim, name in turned["outcome_id"].items()}
+
+
+def _make_outcomes(
+    claims: pd.DataFrame, signals: pd.DataFrame, notes: dict[str, str]
+) -> list[RetrievalOutcome]:
+    names = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"]
+    # Outcomes limit signals to MAX_NUMBER. A retriever may return scores so large that ratios of
+    # scores exceed the limit.
+    rows = np.clip(signals[list(SIGNALS)].to_numpy(), -MAX_NUMBER, MAX_NUMBER).tolist()
+    now = dt.datetime.now(dt.UTC)
+    return [
+        new_outcome(
+            **{name: claim[name] for name in (*names, "missed")},
+            gold_source=QRELS,
+            inclusion_probability=1.0,
+            signals={
+                signal: None if math.isnan(value) else value
+                for signal, value in zip(SIGNALS, row, strict=True)
+            },
+            shown=Shown(
+                value=claim["miss_rate"], status=claim["status"], calibrator=claim["calibrator"]
+            ),
+            note=notes.get(claim["claim_id"], ""),
+            at=now,
+        )
+        for claim, row in zip(claims.to_dict("records"), rows, strict=True)
+    ]
