@@ -113,7 +113,7 @@ def test_the_last_run_calibrates_a_live_question(opened, missing):
         line = check_shape(found)
         frame = nightly.claims_of("bm25").query("paraphrase_id == 'original'")
         claim = frame.set_index("query_id").loc[f"q{number:02d}"]
-        assert found.miss_rate.calibrator == claim["calibrator"] == opened._speaker.calibrator
+        assert found.miss_rate.calibrator == claim["calibrator"] == opened._source.calibrator
         assert (found.miss_rate.status, line["iterations"]) == ("provisional", [])
         assert found.heuristic_v0 == pytest.approx(claim["heuristic_v0"])
         assert found.similar_judged == claim["similar_judged"] > 0
