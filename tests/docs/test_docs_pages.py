@@ -205,18 +205,14 @@ def test_the_readme_is_short_and_its_links_lead_somewhere(pages, project_root):
     assert [link for link in links if not (project_root / link).is_file()] == []
 
 
-def test_rows_of_the_specification_have_a_state_and_a_place(pages, project_root):
-    pattern = r"^\| (\d+) \| (.+?) \| (.+?) \|(.*)\|$"
-    rows = re.findall(pattern, pages["specification.md"], re.MULTILINE)
-    assert len(rows) == 75
+def test_rows_of_the_specification_have_a_state_and_a_reason(pages):
+    rows = re.findall(
+        r"^\| (\d+) \| (.+?) \| (.+?) \|(.*)\|$", pages["specification.md"], re.MULTILINE
+    )
+    assert len(rows) == 22
     assert [number for number, *_ in rows] == sorted((row[0] for row in rows), key=int)
-    assert {state for _, _, state, _ in rows} <= {"met", "differs", "not yet", "not met"}
-    assert [row for row in rows if row[2] != "not met" and not row[3].strip()] == []
-    named = re.findall(r"`((?:\w+/)+[\w-]+\.\w+)`", "".join(where for *_, where in rows))
-    assert len(named) > 5
-    written = [name for name in named if not name.startswith("reports/")]
-    places = [project_root, project_root / "rag_eval"]
-    assert [one for one in written if not any((place / one).is_file() for place in places)] == []
+    assert {state for _, _, state, _ in rows} == {"differs", "not met"}
+    assert all(reason.strip() for *_, reason in rows)
 
 
 @pytest.mark.slow
