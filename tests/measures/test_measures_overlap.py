@@ -109,6 +109,28 @@ def test_shared_gold_costs_questions():
     assert wide.high[0] - wide.low[0] > 1.8 * (narrow.high[0] - narrow.low[0])
 
 
+def test_who_shares_gold_is_known_of_every_part():
+    rows = [1.0, 0.0, 1.0, 0.0]
+    without = mean_interval(rows, SharedGold.of_pairs([0], [0], 4))
+    assert without.n_effective[0] == pytest.approx(4)  # no gold is nobody's gold
+    gold = SharedGold.of_pairs([0, 1, 2, 3], [0, 0, 1, 2], 4)
+    together, apart = (gold.take(np.array(pair)) for pair in ([0, 1], [2, 3]))
+    assert mean_interval([1.0, 0.0], apart).n_effective[0] == pytest.approx(2)
+    assert mean_interval([1.0, 0.0], together).n_effective[0] < 1.9
+    pairs = [0, 0, 1, 2, 2, 3], [0, 1, 0, 1, 2, 2]
+    twice = SharedGold.of_pairs(*(codes + codes[:2] for codes in pairs), 4)
+    assert mean_interval(rows, twice) == mean_interval(rows, SharedGold.of_pairs(*pairs, 4))
+
+
+def test_a_twentieth_lies_beyond_the_half_width():
+    question, item = chained(60, 80, 5)
+    values = hits(kernel_of(question, item, 60), [0.2, 0.5, 0.9])
+    for gold in (SharedGold.of_pairs(question, item, 60), SharedGold.of_groups(np.arange(60))):
+        fit = gold.fit(values)
+        for at, end in enumerate(fit.value + fit.half_width()):
+            assert fit.p(end)[at] == pytest.approx(0.05, abs=1e-6)
+
+
 def test_few_questions_and_wrong_shapes():
     gold = SharedGold.of_groups([0, 1, 2])
     empty = mean_interval([math.nan] * 3, gold)
@@ -132,6 +154,9 @@ def test_wilson_bounds_lie_z_deviations_from_the_rate():
     for bound in wilson(value, n, z):
         deviations = np.abs(value - bound) / np.sqrt(bound * (1 - bound) / n)
         np.testing.assert_allclose(deviations, z, rtol=1e-9)
+    counts = np.arange(1.0, 500.0)
+    assert (wilson(np.zeros_like(counts), counts, z)[0] <= 0).all()
+    assert (wilson(np.ones_like(counts), counts, z)[1] >= 1).all()
 
 
 def test_many_citations_of_a_question_are_one_observation():

@@ -50,6 +50,13 @@ def test_no_common_query_is_nan_and_one_has_no_interval():
         paired_comparison([1.0], [1.0, 2.0], apart(1))
 
 
+def test_a_difference_of_rates_has_bounds_of_rates():
+    three = paired_comparison([1.0, 1.0, 0.0], [0.0, 0.0, 0.0], apart(3))
+    assert three.ci_high[0] == 1
+    of_any = paired_comparison([1.0, 1.0, 0.0], [0.0, 0.0, 0.0], apart(3), unit_range=False)
+    assert of_any.ci_high[0] > 1
+
+
 def test_questions_with_the_same_gold_prove_less():
     rng = np.random.default_rng(6)
     a, b = np.repeat(rng.random(6), 10), np.full(60, 0.2)

@@ -231,6 +231,18 @@ def test_an_artifact_names_what_it_was_made_from(project):
     ] == ["words", "inner"]
 
 
+def test_a_part_of_other_code_is_made_again(project):
+    def inner():
+        folder = project.made["run.one"].result.artifact.folder
+        return dict(json.loads((folder / "artifact.json").read_text())["made_from"])["inner"]
+
+    project.night()
+    before = inner()
+    project.versions.texts[__name__] = "changed"
+    project.night()
+    assert inner() != before
+
+
 def test_a_graph_is_checked(project):
     assert check_graph(project.stages) == []
     stages = project.stages
