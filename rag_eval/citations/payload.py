@@ -197,8 +197,6 @@ Finding = tuple[str, str]
 """Code of a broken rule, and the field that breaks the rule."""
 Rule = Callable[[Record, LiveIndex | None], str | None]
 
-UNRANKED = ("grep", "section")
-"""Kinds of evidence that no ranking of the index found."""
 TEXTS = ("doc_id", "section_id", "snippet_id", "source_url", "index_hash", "analyzer", "rev")
 """Required fields that are text and not blank."""
 UNITS = ("char", "token")
@@ -471,9 +469,7 @@ def validate(
     query_id belong to one answer. Records without a segment, or with -1, support the answer as one
     segment.
     `bad_segment` marks an unreadable segment or query_id, which would evade the rule.
-    `rank_order` marks a rank that another snippet of the same (query_id, index_hash, kind) has, and
-    a place that breaks the order of ties. It skips what grep and section found, and rankings of
-    external systems. `unknown_snippet` also marks a snippet of another document or section than the
+    `unknown_snippet` also marks a snippet of another document or section than the
     record says. `bad_offsets` also marks offsets that do not overlap the named snippet.
 
     `section_pairs` holds section_ids that one segment may cite together, in either order; None
@@ -481,15 +477,14 @@ def validate(
     """
     tried: Counter[str] = Counter()
     failures = [_judge_alone(record, live, tried) for record in records]
-    judged = [
+    inside = [
         (record, findings)
         for record, findings in zip(records, failures, strict=True)
         if not _is_empty(record) and not _is_outside(record)
     ]
-    _mark_units(judged, tried)
-    _mark_ranks(judged, tried)
+    _mark_units(inside, tried)
     allowed = None if section_pairs is None else {frozenset(pair) for pair in section_pairs}
-    _mark_sections(judged, tried, allowed)
+    _mark_sections(inside, tried, allowed)
     tried["empty_citations"] += not (records or n_refusals)
     counts = {code: tried[code] for code in CODES[:-1]}
     return Verdicts(tuple(map(_in_order, failures)), counts, live is not None, n_refusals)
@@ -509,10 +504,10 @@ def _judge_alone(record: Record, live: LiveIndex | None, tried: Counter[str]) ->
     return [(code, field) for code, field in fields.items() if field]
 
 
-def _mark_units(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[str]) -> None:
+def _mark_units(records: Sequence[tuple[Record, list[Finding]]], tried: Counter[str]) -> None:
     """Mark the records of the rarer unit."""
     units: list[tuple[str, list[Finding]]] = []
-    for record, findings in judged:
+    for record, findings in records:
         offsets: Any = record.get("offsets")
         unit = offsets.get("unit") if isinstance(offsets, Mapping) else None
         if isinstance(unit, str) and unit in UNITS:
@@ -525,63 +520,41 @@ def _mark_units(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[s
             findings.append(("mixed_units", "offsets.unit"))
 
 
-def _mark_ranks(judged: Sequence[tuple[Record, list[Finding]]], tried: Counter[str]) -> None:
-    """Mark a rank that another snippet has, and a place against the order of ties."""
-    rankings: dict[tuple[object, ...], list[tuple[Any, ...]]] = {}
-    for record, findings in judged:
-        names = ("index_hash", "section_id", "snippet_id")
-        index_hash, section_id, snippet_id = (_get_text(record, name) or "" for name in names)
-        norm, k_pos, k_final = (record.get(name) for name in ("score_norm", "k_pos", "k_final"))
-        is_foreign = record.get("kind") in UNRANKED or index_hash.startswith("external:")
-        if is_foreign or not _is_whole(k_pos, 1):
-            continue
-        tried["rank_order"] += 1
-        key = (_read_name(record.get("query_id")), index_hash, repr(record.get("kind")))
-        # Without a score, only the uniqueness of the ranks can be judged. mypy does not see that
-        # `_is_number` excludes other types.
-        place = (-norm, section_id, snippet_id) if _is_number(norm) else ()  # type: ignore[operator]
-        rankings.setdefault(key, []).append((k_pos, place, snippet_id, k_final, findings))
-    for ranked in rankings.values():
-        owners: dict[tuple[str, object], str] = {}
-        best: tuple[Any, ...] = ()
-        for k_pos, place, snippet_id, k_final, findings in sorted(ranked, key=lambda one: one[:3]):
-            ranks = [("k_pos", k_pos), *([("k_final", k_final)] if _is_whole(k_final, 1) else [])]
-            shared = [
-                name
-                for name, rank in ranks
-                if owners.setdefault((name, rank), snippet_id) != snippet_id
-            ]
-            if best and place and place < best:
-                shared.insert(0, "k_pos")
-            if shared:
-                findings.append(("rank_order", shared[0]))
-            best = max(best, place)
-
-
 def _mark_sections(
-    judged: Sequence[tuple[Record, list[Finding]]],
+    records: Sequence[tuple[Record, list[Finding]]],
     tried: Counter[str],
     allowed: Collection[frozenset[str]] | None,
 ) -> None:
-    """Mark bad segments, and sections that may not stand beside the sections cited before."""
-    cited: dict[tuple[str | None, str | None], dict[str, None]] = {}
-    for record, findings in judged:
-        answer, segment = record.get("query_id"), record.get("segment")
-        section_id = _get_text(record, "section_id")
+    """Mark unreadable segments, and sections that a segment may not cite beside its first ones."""
+    accepted: dict[tuple[str | None, str | None], list[str]] = {}
+    for record, findings in records:
         tried["bad_segment"] += 1
-        if not (segment is None or _is_text(segment) or _is_whole(segment, -1)):
-            findings.append(("bad_segment", "segment"))
-        elif not (answer is None or _is_text(answer) or _is_whole(answer, 0)):
-            findings.append(("bad_segment", "query_id"))
-        elif section_id is not None and allowed is not None:
-            tried["cross_section_reuse"] += 1
-            named = _read_name(segment)
-            before = cited.setdefault((_read_name(answer), None if named == "-1" else named), {})
-            pairs = (frozenset((section_id, other)) for other in before)
-            if section_id in before or all(pair in allowed for pair in pairs):
-                before[section_id] = None
-            else:
-                findings.append(("cross_section_reuse", "section_id"))
+        if wrong := _wrong_segment(record):
+            findings.append(("bad_segment", wrong))
+            continue
+        section = _get_text(record, "section_id")
+        if section is None or allowed is None:
+            continue
+        tried["cross_section_reuse"] += 1
+        sections = accepted.setdefault(_name_segment(record), [])
+        if all(section == other or frozenset((section, other)) in allowed for other in sections):
+            sections.append(section)
+        else:
+            findings.append(("cross_section_reuse", "section_id"))
+
+
+def _wrong_segment(record: Record) -> str:
+    """Return the field that names no segment of an answer; empty for a sound record."""
+    segment, answer = record.get("segment"), record.get("query_id")
+    if not (segment is None or _is_text(segment) or _is_whole(segment, -1)):
+        return "segment"
+    return "" if answer is None or _is_text(answer) or _is_whole(answer, 0) else "query_id"
+
+
+def _name_segment(record: Record) -> tuple[str | None, str | None]:
+    """Name the answer and the segment that a record supports; None for the whole answer."""
+    segment = _read_name(record.get("segment"))
+    return _read_name(record.get("query_id")), None if segment == "-1" else segment
 
 
 # ---- From a retrieved chunk to a JSON object

@@ -382,7 +382,7 @@ def verdict_json(result: FileVerdicts) -> list[str]:
     return list(map(json.dumps, found)) or ["OK"]
 
 
-_OPTIONAL = frozenset({*LIVE_CODES, "rank_order", "cross_section_reuse", "explained_before_cited"})
+_OPTIONAL = frozenset({*LIVE_CODES, "cross_section_reuse", "explained_before_cited"})
 
 
 def _quote_field(record: Mapping[str, object], field: str) -> str:

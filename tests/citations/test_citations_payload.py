@@ -284,45 +284,6 @@ def test_citations_without_a_segment_support_the_whole_answer():
     assert codes(*whole) == codes(bare[0], whole[1]) == ("ok", "cross_section_reuse")
 
 
-def place(snippet, norm, k_pos, k_final=None, **more):
-    return changed(
-        snippet_id=snippet, score_norm=norm, k_pos=k_pos, k_final=k_final or k_pos, **more
-    )
-
-
-RANKED = [  # snippet, score_norm, k_pos, k_final; then the field of the last record, or "" for ok
-    ([("a", 0.9, 1, 1), ("b", 0.5, 2, 2)], ""),
-    ([("b", 0.5, 2, 2), ("a", 0.9, 1, 1), ("c", 0.1, 9, 9)], ""),
-    ([("a", 0.5, 1, 1), ("b", 0.5, 2, 2)], ""),
-    ([("a", 0.5, 1, 2), ("b", 0.5, 2, 1)], ""),  # a rerank step changes k_final only
-    ([("a", 0.5, 1, 1), ("a", 0.5, 1, 1)], ""),  # cited twice
-    ([("b", 0.5, 1, 1), ("a", 0.5, 2, 2)], "k_pos"),
-    ([("a", 0.5, 1, 1), ("b", 0.9, 2, 2)], "k_pos"),
-    ([("a", 0.9, 1, 1), ("b", 0.5, 1, 2)], "k_pos"),
-    ([("a", 0.9, 1, 1), ("a", 0.9, 1, 1)], ""),
-    ([("a", None, 1, 1), ("b", None, 1, 2)], "k_pos"),
-    ([("a", 0.9, 1, 1), ("b", 0.5, 2, 1)], "k_final"),
-]
-
-
-@pytest.mark.parametrize(("ranked", "field"), RANKED)
-def test_ranks_follow_score_section_and_snippet(ranked, field):
-    own = {"query_id": "q", "segment": -1}
-    records = [place(*one, **own) for one in ranked]
-    findings = validate(records).failures
-    assert findings[:-1] == ((),) * (len(ranked) - 1)
-    assert findings[-1] == ((("rank_order", field),) if field else ())
-    for other in ({"kind": "grep"}, {"index_hash": "external:1"}):
-        assert validate([{**one, **other} for one in records]).passed
-    for name in ("query_id", "index_hash", "kind"):
-        assert validate([*records[:-1], {**records[-1], name: "retrieve"}]).passed
-
-
-def test_section_id_breaks_ties_before_snippet_id():
-    first, second = place("b", 0.5, 1, section_id="A"), place("a", 0.5, 2, section_id="B")
-    assert codes(first, second, pairs=None) == ("ok", "ok")
-
-
 def test_long_quotes_may_be_cut_and_masked():
     text = f"{'Jobs are tried again. ' * 20}Write to jane.doe@" + "example.org for more."
     documents = pd.DataFrame({"doc_id": ["d"], "text": [text], "rev": ["r1"]})

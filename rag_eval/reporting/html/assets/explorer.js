@@ -57,7 +57,6 @@
     ['embed_model_mismatch', 'names another embedding model than the live index'],
     ['tokens_mismatch', 'states another number of tokens than its snippet has'],
     ['bad_segment', 'names no part of the answer'],
-    ['rank_order', 'has a rank that contradicts the scores or another citation'],
     ['unknown_snippet', 'points to nothing that was retrieved (fabricated)'],
     ['quote_mismatch', 'the source does not say what is quoted'],
     ['explained_before_cited', 'the answer explains before it cites'],
