@@ -143,8 +143,8 @@ def _read_reply(body: bytes) -> tuple[Reply, str]:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
         return Reply("", 0, 0, "", usage_missing=True), "not JSON"
-    found = (_look_up(value, "usage", name) for name in ("prompt_tokens", "completion_tokens"))
-    tokens = [n if type(n) is int and 0 <= n <= MAX_TOKENS else None for n in found]
+    counts = (_look_up(value, "usage", name) for name in ("prompt_tokens", "completion_tokens"))
+    tokens = [n if type(n) is int and 0 <= n <= MAX_TOKENS else None for n in counts]
     choice = _look_up(value, "choices", 0)
     content, finish = _look_up(choice, "message", "content"), _look_up(choice, "finish_reason")
     problem = ""
@@ -163,22 +163,6 @@ def _read_reply(body: bytes) -> tuple[Reply, str]:
 
 
 # ---- The client
-
-
-class _RateLimit:
-    """Space the starts of requests evenly over all threads; 0 a minute sets no limit."""
-
-    def __init__(self, per_minute: int) -> None:
-        self._interval = 60.0 / per_minute if per_minute else 0.0
-        self._lock = threading.Lock()
-        self._next = 0.0
-
-    def wait(self) -> None:
-        """Return when the next request may start."""
-        with self._lock:
-            start = max(self._next, time.monotonic())
-            self._next = start + self._interval
-        time.sleep(max(start - time.monotonic(), 0.0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -261,9 +245,9 @@ class ChatClient:
         # include the address, because another server may answer differently; leave out the key
         sent = {"version": VERSION, "address": self._address, "request": payload}
         key = digest(sent, length=64)
-        if self._cache and (known := self._cache.read(key)):
-            self._add(cached=1, saved_tokens_in=known.tokens_in, saved_tokens_out=known.tokens_out)
-            return dataclasses.replace(known, tokens_in=0, tokens_out=0, cached=True)
+        if self._cache and (reply := self._cache.read(key)):
+            self._add(cached=1, saved_tokens_in=reply.tokens_in, saved_tokens_out=reply.tokens_out)
+            return dataclasses.replace(reply, tokens_in=0, tokens_out=0, cached=True)
         result = self._send(payload)
         if isinstance(result, ChatError):
             # raise outside the `except` block, because the context would hold the headers
@@ -351,13 +335,12 @@ def _http_options(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
-    """Make the openai package's HTTP client with bounds on headers, rate, bytes and time.
+    """Make the openai package's HTTP client with bounds on headers, bytes and time.
 
     The package builds on httpx or httpx2, depending on its version. Its own class serves both.
     """
     import openai
 
-    rate = _RateLimit(endpoint.requests_per_minute)
     headers = {
         "Accept": "application/json",
         "Accept-Encoding": "identity",
@@ -369,7 +352,6 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
 
     class Narrow(openai.DefaultHttpxClient):
         def send(self, request: Any, **options: Any) -> Any:
-            rate.wait()
             started = time.monotonic()
             sent = type(request)(
                 request.method,

@@ -58,7 +58,6 @@ class Endpoint(Part):
     )
     concurrency: int = Field(default=4, ge=1, le=256)
     """Most requests at a time."""
-    requests_per_minute: int = Field(default=0, ge=0, description="0: no limit of ours")
     timeout_s: float = Field(default=60, gt=0, le=3600)
     """Seconds until a request is given up."""
     max_retries: int = Field(default=4, ge=0, le=20)

@@ -336,18 +336,12 @@ async def _ask_all(
     make_metric: Callable[[Any], Any],
     endpoint: Endpoint,
 ) -> list[tuple[float, str]]:
-    """Return value (NaN after a failure) and failure of each sample.
-
-    Samples start no faster than the endpoint's limit of requests a minute allows.
-    """
+    """Return value (NaN after a failure) and failure of each sample."""
     slots = asyncio.Semaphore(endpoint.concurrency)
-    per_minute = endpoint.requests_per_minute
-    gap = 60 * _REQUESTS / per_minute if per_minute else 0.0
     async with make_client() as client:
         metric = make_metric(client)
 
-        async def ask(place: int, sample: Sample) -> tuple[float, str]:
-            await asyncio.sleep(place * gap)
+        async def ask(sample: Sample) -> tuple[float, str]:
             async with slots:
                 try:
                     call = metric.ascore(
@@ -362,7 +356,7 @@ async def _ask_all(
             is_score = math.isfinite(score) and 0 <= score <= 1
             return (score, "") if is_score else (math.nan, "nan")
 
-        return await asyncio.gather(*(ask(at, sample) for at, sample in enumerate(samples)))
+        return await asyncio.gather(*map(ask, samples))
 
 
 _FAILURES = {

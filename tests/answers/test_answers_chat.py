@@ -162,17 +162,6 @@ def test_time_limit_holds_for_silent_and_for_slow_servers(llm, model):
     assert 0.29 <= time.monotonic() - before < 5
 
 
-def test_starts_and_retries_are_spaced_by_the_rate(llm):
-    chat = client(llm, requests_per_minute=600)
-    start = time.monotonic()
-    texts = [f"{number}\n{EVIDENCE}" for number in range(6)]
-    ask_at_once(chat, [*texts, f"[[scenario=burst_500:1]]{EVIDENCE}"], threads=7)
-    times = sorted(received.at for received in llm.received)
-    assert len(times) == 8
-    # A delayed request may arrive close to the next request, but no request arrives too early.
-    assert all(at - start >= 0.1 * number - 0.001 for number, at in enumerate(times))
-
-
 def test_kept_reply_costs_nothing_and_names_what_it_saved(llm, cache):
     prices = {"price_per_1k_tokens_in": 1.0, "price_per_1k_tokens_out": 1.0}
     paid = client(llm, cache=cache, **prices).ask(asking())

@@ -112,19 +112,6 @@ def test_no_more_are_asked_at_once_than_allowed_and_a_running_loop_does_not_matt
         assert judge.most_at_once == 1
 
 
-def test_samples_start_at_the_allowed_pace():
-    with FakeJudge() as judge:
-        found = ask(judge, SAMPLES, requests_per_minute=300)
-        first = [
-            at
-            for at, request in zip(judge.started, judge.requests, strict=True)
-            if "statements based on a given context" not in request["messages"][-1]["content"]
-        ]
-    assert found.value.tolist() == [1.0, 0.5, 0.0]
-    assert len(first) == 3
-    assert first[-1] - first[0] > 0.5  # two gaps of 0.4 s, less the time of transport
-
-
 def test_what_cannot_be_judged_is_not_asked():
     rows = [("Where?", "", CONTEXT), ("Where?", "There.", ()), ("Where?", " ", CONTEXT)]
     rows.append((" ", "There.", CONTEXT))
