@@ -26,8 +26,8 @@ from timing import alternate, data_folder, json_lines, report, skipped
 import rag_eval
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import STOP_WORDS
-from rag_eval.measures.groundedness import groundedness
 from rag_eval.measures.ranking import Qrels, score_rankings
+from rag_eval.measures.support import groundedness
 
 N, DEPTH, JUDGED = 10_000, 100, 10
 LABELS = ("R@10", "R@20", "Success@5", "RR", "nDCG@10", "P@5", "P@10", "Judged@10")

@@ -32,9 +32,9 @@ from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.citations.matching import Spans, match_citations
 from rag_eval.core.config import PROVISIONAL_EACH, Answers
 from rag_eval.corpus.analyzer import count_documents
-from rag_eval.measures.groundedness import comparable, groundedness
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.paired import paired_comparison
+from rag_eval.measures.support import groundedness
 from rag_eval.uncertainty import calibration
 from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
@@ -489,7 +489,7 @@ def answers() -> None:
         json_lines(folder() / "scifact" / "corpus.jsonl"), key=lambda document: document["_id"]
     )
     answerer = Extractive(count_documents(claims.texts), Answers().abstain_below)
-    frequencies = count_documents([comparable(document["text"]) for document in documents])
+    frequencies = count_documents([document["text"] for document in documents])
     for strategy in STRATEGIES:
         data = judged("scifact", strategy, "minilm")
         rows = data.batch.rows[:, :K]

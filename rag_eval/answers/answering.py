@@ -46,7 +46,7 @@ from rag_eval.core.types import (
     Reply,
 )
 from rag_eval.corpus.chunking import segments
-from rag_eval.measures.groundedness import Score
+from rag_eval.measures.support import Score
 from rag_eval.storage.hashing import lines_hash
 
 # ---- Prompts: the contract, the evidence as data, the question

@@ -34,7 +34,7 @@ from rag_eval.measures.citation_support import (
     missing_words,
     torn_words,
 )
-from rag_eval.measures.groundedness import Score
+from rag_eval.measures.support import Score
 from rag_eval.trust.guard import screen
 
 # ---- Gates between a reply and an answer: provenance, quotes, sections, path gates A and B

@@ -38,7 +38,7 @@ from rag_eval.corpus.chunking import segments
 from rag_eval.corpus.loaders.recorded import Citation, Context, RecordedOutput
 from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import covered_with, labelled_values, mask
-from rag_eval.measures.groundedness import SUPPORTED, Score
+from rag_eval.measures.support import BAR, Score
 from rag_eval.storage.hashing import digest, text_hash
 
 
@@ -460,5 +460,5 @@ def judge_refusals(
     return {
         query_id: dataclasses.replace(answer, outcome="not_found")
         for (query_id, answer), support in zip(asked.items(), scores, strict=True)
-        if support >= SUPPORTED
+        if support >= BAR
     }

@@ -16,16 +16,9 @@ from rag_eval.measures.answer_report import Faithfulness
 from rag_eval.measures.answers import Sample, faithfulness_figure
 from rag_eval.measures.answers import judge_faithfulness as judge_samples
 from rag_eval.measures.citation_support import SentenceSupport, citation_support
-from rag_eval.measures.groundedness import (
-    Cites,
-    Gap,
-    Purpose,
-    Score,
-    comparable,
-    groundedness,
-    retrieval_gaps,
-)
+from rag_eval.measures.gaps import Cites, Gap, Purpose, retrieval_gaps
 from rag_eval.measures.overlap import SharedGold
+from rag_eval.measures.support import BAR, Score, groundedness
 from rag_eval.storage.hashing import digest
 
 UNCHECKED = ("failed", "contract_error_reply")
@@ -55,22 +48,26 @@ class ScoredAnswers:
 
 
 def score_answers(
-    answers: Sequence[Answer], corpus_texts: Sequence[str], purpose: Purpose, score: Score | None
+    answers: Sequence[Answer],
+    corpus_texts: Sequence[str],
+    purpose: Purpose,
+    score: Score | None,
+    bar: float = BAR,
 ) -> ScoredAnswers:
     """Score answers on their evidence; words weigh by how rare they are in `corpus_texts`.
 
-    A verifier `score` takes the place of the comparison of words.
+    A verifier `score` takes the place of the comparison of words, whose bar of support is `bar`.
     """
-    frequencies = count_documents([comparable(text) for text in corpus_texts])
+    frequencies = count_documents(corpus_texts)
     score = None if score is None else _ask_once(score)
     is_answered = [answer.outcome == "answered" for answer in answers]
     texts = [answer.text if has else "" for answer, has in zip(answers, is_answered, strict=True)]
     evidence = [[item.chunk.text for item in answer.evidence] for answer in answers]
-    grounded = groundedness(texts, evidence, frequencies)
+    grounded = groundedness(texts, evidence, frequencies, bar)
     if score is not None:
         premises = ["\n\n".join(evidence[at]) for at in grounded.answer_of.tolist()]
         grounded = grounded.rescored(score(grounded.sentences, premises))
-    support = citation_support(answers, frequencies, score)
+    support = citation_support(answers, frequencies, score, bar)
     cited = [
         [sentence for sentence in sentences if sentence.places and has]
         for sentences, has in zip(support, is_answered, strict=True)
@@ -108,8 +105,8 @@ def find_gaps(
 
 
 def _cites(sentences: Sequence[SentenceSupport]) -> Cites:
-    """Tell whether the citations of an answer support a sentence, if the verifier judged them."""
-    if any(sentence.supported for sentence in sentences):
+    """Tell whether citations support a sentence, if only partly, if the verifier judged them."""
+    if any(sentence.verdict != "unsupported" for sentence in sentences):
         return True
     if any(math.isnan(sentence.score) for sentence in sentences):
         return "no_verdict"

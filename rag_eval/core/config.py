@@ -368,6 +368,13 @@ SLOPE: Final = (0.8, 1.25)
 """Lowest and highest calibration slope that count as near 1."""
 
 
+class Measures(Part):
+    """How answers are measured."""
+
+    support_bar: float = Field(default=0.5, ge=0, le=1)
+    """Score from which texts support a sentence; `rag_eval.measures.bars` fits it to own labels."""
+
+
 class Uncertainty(Part):
     """How the nightly run estimates and calibrates miss rates."""
 
@@ -477,6 +484,7 @@ class GoldSetConfig(Part):
     uncertainty: Uncertainty = Uncertainty()
     answers: Answers | None = None
     """Left out: retrieval alone is evaluated."""
+    measures: Measures = Measures()
     acceptance: dict[str, FloorText] = Field(default_factory=dict)
     """Measure -> floor, such as `recall_at_10: ">= 0.60"`."""
     gates: Gates = Gates()

@@ -99,8 +99,10 @@ class UnsupportedSentence(Record):
     sentence: str
     citations: list[str] = Field(description="cite tokens; a fabricated citation as it was given")
     score: Unit
+    verdict: Literal["partly", "unsupported"]
     passage: str = Field(description="the cited text that supports the sentence best")
     conflict: str = Field(description="what the passage says otherwise; empty for nothing found")
+    lacks: str = Field(description="words in a row that the cited text lacks")
 
 
 class CitationsPart(Record):

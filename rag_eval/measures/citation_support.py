@@ -1,7 +1,7 @@
 """Hold each sentence of an answer against the spans that it cites.
 
 A sentence cites the spans of its markers. A sentence without a marker cites the spans that the
-answer lists without one. Only the cited text counts, and `groundedness` compares the words.
+answer lists without one. Only the cited text counts, and `support` compares the words.
 """
 
 import itertools
@@ -15,21 +15,17 @@ import numpy as np
 from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import WORD, Analyzer, DocumentFrequencies
-from rag_eval.measures.contradiction import NUMBER_WORDS, Conflict
-from rag_eval.measures.groundedness import (
-    FUNCTION_WORDS,
-    SUPPORTED,
-    Score,
-    comparable,
-    groundedness,
-    numbers,
-)
+from rag_eval.corpus.numerals import NUMBER_WORDS, numbers
+from rag_eval.measures.contradiction import Conflict
+from rag_eval.measures.support import BAR, Score, Verdict, groundedness
 
-_FEW = 2
-"""Sentences with at most this number of content words need all words in the cited text."""
-_WHOLE = 0.999
 _IDLE = frozenset("a an the and or is are was were be been being has have had it its".split())
 """Words that two ways to say the same do not share."""
+_JOINING = _IDLE | frozenset(
+    "of in at to by for with from as that which who this these those they them their he she his "
+    "her we our you your i there also must do does did can will would should one".split()
+)
+"""Words that a sentence may have beside those of its passage."""
 _MOST_WORDS = 150
 """Most words of a sentence that are searched for an exchange, which takes quadratic time."""
 _CLAUSE = re.compile(r"[,;:.!?]\s|\b(?:and|but|or|while)\b")
@@ -44,94 +40,92 @@ class SentenceSupport(NamedTuple):
     """A sentence of an answer, held against the spans that it cites.
 
     `segment` is the number of the sentence, from 0. `places` are its citations among those of the
-    answer; empty if it cites nothing. `score` in [0, 1] is its groundedness in the cited text, or
-    the verdict of a verifier, NaN if that failed.
-    `passage` the window of the cited text that supports it best, and `conflict` what the window
-    says otherwise, if anything.
+    answer; empty if it cites nothing. `score` in [0, 1] is its support by the cited text, or the
+    verdict of a verifier, NaN if that failed. `passage` is the window of the cited text that
+    supports it best, `conflict` what the window says otherwise, and `lacks` are words in a row that
+    the cited text lacks.
     """
 
     segment: int
     text: str
     places: tuple[int, ...]
     score: float
-    supported: bool
+    verdict: Verdict
     passage: str
     conflict: str
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def supported(self) -> bool:
+        """Whether the cited text supports the whole sentence."""
+        return self.verdict == "supported"
 
 
 def citation_support(
     answers: Sequence[Answer],
     frequencies: DocumentFrequencies | None = None,
     score: Score | None = None,
+    bar: float = BAR,
 ) -> list[list[SentenceSupport]]:
     """Score the sentences of every answer against the spans that they cite.
 
     Cited spans support a sentence together. A sentence that holds several items of a list is as
-    good as its weakest item. A sentence of one or two content words needs all of them. Sentences
-    without a content word, and a single word before a list ("Reasons:"), state nothing and are left
-    out. `score` is a verifier, which replaces the comparison of words. A list with an item without
-    verdict has none.
+    good as its weakest item. Sentences without a content word, and a single word before a list
+    ("Reasons:"), state nothing and are left out. `score` is a verifier, which replaces the
+    comparison of words. A list with an item without verdict has none.
     """
     listed = [_list_sentences(answer) for answer in answers]
     flat = list(itertools.chain.from_iterable(listed))
-    found = groundedness([one.text for one in flat], [one.cited for one in flat], frequencies)
-    leads_in = np.array([part.endswith(":") for part in found.sentences], dtype=bool)
-    states = found.n_words > leads_in
-    holds = found.score >= np.where(found.n_words <= _FEW, _WHOLE, SUPPORTED)
+    texts = [sentence.cited for sentence in flat]
+    scored = groundedness([sentence.text for sentence in flat], texts, frequencies)
+    verdicts: list[Verdict] = [support.verdict(bar) for support in scored.supports]
     if score is not None:
-        cited = ["\n\n".join(flat[at].cited) for at in found.answer_of.tolist()]
-        found = found.rescored(score(found.sentences, cited))
-        holds = found.score >= SUPPORTED
-    rank = np.nan_to_num(found.score, nan=-1.0)
-    weakest: dict[int, int] = {}
-    for part in np.flatnonzero(states).tolist():
-        at = int(found.answer_of[part])
-        if rank[part] < rank[weakest.setdefault(at, part)]:
-            weakest[at] = part
-    judged = {
-        at: SentenceSupport(
-            flat[at].segment,
-            flat[at].text,
-            flat[at].places,
-            score=float(found.score[part]),
-            supported=bool(holds[part]),
-            passage=found.window[part],
-            conflict="; ".join(map(_describe_conflict, found.conflicts[part])),
-        )
-        for at, part in weakest.items()
-    }
+        cited = ["\n\n".join(texts[at]) for at in scored.answer_of.tolist()]
+        scored = scored.rescored(score(scored.sentences, cited))
+        verdicts = ["supported" if high else "unsupported" for high in scored.score >= BAR]
+    weakest: dict[int, SentenceSupport] = {}
+    rank = np.nan_to_num(scored.score, nan=-1.0)
+    for part in np.argsort(rank, kind="stable").tolist():
+        at, support = int(scored.answer_of[part]), scored.supports[part]
+        if support.n_words > scored.sentences[part].endswith(":") and at not in weakest:
+            weakest[at] = SentenceSupport(
+                *flat[at][:3],
+                score=float(scored.score[part]),
+                verdict=verdicts[part],
+                passage=support.window,
+                conflict="; ".join(map(_describe_conflict, support.conflicts)),
+                lacks=support.lacks,
+            )
     row = itertools.count()
     return [
-        [judged[at] for at in itertools.islice(row, len(own)) if at in judged] for own in listed
+        [weakest[at] for at in itertools.islice(row, len(own)) if at in weakest] for own in listed
     ]
 
 
 def _describe_conflict(conflict: Conflict) -> str:
     """Say what the evidence says otherwise, as `"closes", the evidence says "opens"`."""
-    told = f'says "{conflict.evidence}"' if conflict.evidence else "does not say so"
-    return f'"{conflict.sentence}", the evidence {told}'
+    instead = f'says "{conflict.evidence}"' if conflict.evidence else "does not say so"
+    return f'"{conflict.sentence}", the evidence {instead}'
 
 
 def missing_words(sentence: str, passage: str) -> list[str]:
-    """Return the content words and numbers of a sentence that a passage lacks, by their stems.
+    """Return the words and numbers of a sentence that a passage lacks, by their stems.
 
     Examples
     --------
     >>> missing_words("It lasts 12 hours, or thirteen days.", "The battery lasts twelve hours.")
     ['13', 'days']
     """
-    analyzer = Analyzer()
-    known = set(analyzer.index([comparable(passage)])[0])
-    plain = _POSSESSIVE.sub("", comparable(sentence))
-    words = [word for word in WORD.findall(plain) if not word.isdigit()]
-    rows = zip(words, analyzer.index(words), strict=True)
+    stem = Analyzer().stem
+    offered = {stem(word) for word in WORD.findall(_POSSESSIVE.sub("", passage.lower()))}
+    words = WORD.findall(_POSSESSIVE.sub("", sentence))
     return [
         *(_quantities(sentence) - _quantities(passage)),
         *(
             word
-            for word, ids in rows
-            if word.lower() not in FUNCTION_WORDS and word.lower() not in _SPELLED
-            if not known.issuperset(ids)
+            for word in words
+            if not word.isdigit() and word.lower() not in _JOINING | _SPELLED.keys()
+            if stem(word.lower()) not in offered
         ),
     ]
 
@@ -178,8 +172,9 @@ def exchanged_words(sentence: str, passage: str) -> tuple[str, str] | None:
 def torn_words(sentence: str, passage: str) -> list[str]:
     """Find words that a sentence takes out of the clause of the passage that they stand in.
 
-    These are the numbers of one clause that no single sentence of the passage has, and the words of
-    a sentence without negation that the passage has in negated clauses only.
+    These are the numbers of one clause that no single sentence of the passage has, the words that
+    stand there in a clause behind that of the numbers, and the words of a sentence without negation
+    that the passage has in negated clauses only.
 
     Examples
     --------
@@ -188,12 +183,17 @@ def torn_words(sentence: str, passage: str) -> list[str]:
     >>> torn_words("Type 2 lasts 8 hours.", "Type 1 lasts 8 hours. Type 2 lasts 9 hours.")
     ['2', '8']
     """
-    places = [_quantities(passage[start:end]).keys() for start, end in sentences.spans(passage)]
+    places = [_CLAUSE.split(passage[start:end]) for start, end in sentences.spans(passage)]
     torn: list[str] = []
     for clause in _CLAUSE.split(sentence):
-        own = _quantities(clause).keys()
-        if not any(own <= place for place in places):
-            torn += own
+        figures = _quantities(clause).keys()
+        if not any(figures <= _quantities(" ".join(place)).keys() for place in places):
+            torn += figures
+        for place in places if figures else ():
+            ends = [n for n, part in enumerate(place, 1) if figures <= _quantities(part).keys()]
+            if ends:  # a clause shares the subject of the clauses before it
+                away = set(missing_words(clause, " ".join(place[: ends[-1]])))
+                torn += sorted(away.difference(missing_words(clause, " ".join(place))))
     if not _NEGATION.search(sentence.lower()):
         analyzer = Analyzer()
         stated, denied = set[int](), set[int]()

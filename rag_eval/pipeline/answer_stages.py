@@ -472,7 +472,7 @@ class AnswerMeasures(Result):
     "measures",
     stores=("chat",),
     reads=(
-        *("answers.purpose", "answers.ragas_sample_rate", "answers.verifier"),
+        *("answers.purpose", "answers.ragas_sample_rate", "answers.verifier", "measures"),
         "settings.feature_ragas_eval",
     ),
     outside=_identify_models,
@@ -499,7 +499,8 @@ def measure_answers(
     with work.progress.step("Measuring answers", len(rows), "answers") as advance:
         score = None if verifier is None else functools.partial(_verify, work, verifier)
         texts = admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist()
-        scored = score_answers(rows, texts, _answers_config(work.config).purpose, score)
+        purpose, bar = _answers_config(work.config).purpose, work.config.measures.support_bar
+        scored = score_answers(rows, texts, purpose, score, bar)
         advance(len(rows))
     gaps = [scored.gaps.get(at) for at in range(len(rows))]
     per_question = citations.per_question.assign(

@@ -12,7 +12,6 @@ from rag_eval.core.errors import quoted
 from rag_eval.core.records import Absent, Figure
 from rag_eval.core.types import ABSTAINED
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.measures.groundedness import comparable
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.strategy_report import SliceFigure, SlicePart, SlicesPart
 from rag_eval.pipeline.answer_stages import NO_ANSWERS, AnswerMeasures
@@ -115,7 +114,7 @@ def _length_slices(words: IntArray) -> list[Slice]:
 
 def _count_words(texts: Sequence[str]) -> IntArray:
     """Count the indexed terms of each text, int64 [n]."""
-    rows = Analyzer().index([comparable(text) for text in texts])
+    rows = Analyzer().index(texts)
     return np.array([len(row) for row in rows], dtype=np.int64)
 
 

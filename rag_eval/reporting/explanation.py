@@ -101,17 +101,21 @@ def _citations(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
             yield f"     {snippet(quote.text)}"
 
 
+_DEGREES = {"partly": "only partly", "unsupported": "not"}
+
+
 def _unsupported(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:
     for weak in explanation.unsupported:
         cited = ", ".join(quoted(outgoing.token(place)) for place in weak.places)
-        yield (
-            f"  sentence {weak.segment + 1} is not supported by {cited} (score {weak.score:.2f})"
-        )
+        sentence = f"sentence {weak.segment + 1} is {_DEGREES[weak.verdict]} supported"
+        yield f"  {sentence} by {cited} (score {weak.score:.2f})"
         yield f"     {outgoing.line(weak.text)}"
         if weak.passage:
             yield f"     the best passage that it cites: {outgoing.line(weak.passage)}"
         if weak.conflict:
             yield f"     conflict: {outgoing.line(weak.conflict)}"
+        if weak.lacks:
+            yield f"     words that it lacks: {outgoing.line(' '.join(weak.lacks))}"
 
 
 def _rejected(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:

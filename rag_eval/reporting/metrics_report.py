@@ -37,7 +37,7 @@ from rag_eval.corpus.masking import (
 from rag_eval.gates.gate_report import GatePart
 from rag_eval.measures.answer_report import GapFlag, RetrievalGap, UnsupportedSentence
 from rag_eval.measures.citation_support import SentenceSupport
-from rag_eval.measures.groundedness import CODE, Gap
+from rag_eval.measures.gaps import CODE, Gap
 from rag_eval.reporting.report import SCHEMA_VERSION, Report
 from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest
@@ -295,8 +295,10 @@ def name_unsupported(
             sentence=outgoing.line(weak.text),
             citations=[outgoing.token(place) for place in weak.places],
             score=weak.score,
+            verdict="partly" if weak.verdict == "partly" else "unsupported",
             passage=outgoing.line(weak.passage),
             conflict=outgoing.line(weak.conflict),
+            lacks=outgoing.line(" ".join(weak.lacks)),
         )
         rows.append(row)
     return rows

@@ -16,8 +16,9 @@ from rag_eval.answers.abstention import abstention
 from rag_eval.answers.codes import Events
 from rag_eval.answers.recorded_answers import read_markers
 from rag_eval.core.config import Answers
+from rag_eval.corpus import numerals
 from rag_eval.corpus.analyzer import token_spans
-from rag_eval.measures import citation_support, groundedness
+from rag_eval.measures import citation_support, gaps, support
 from rag_eval.measures.contradiction import find_conflicts
 
 LENGTH = 60_000
@@ -51,15 +52,15 @@ def _judge_quote(text: str) -> None:
 
 
 READERS = {
-    "answer_sentences": groundedness.answer_sentences,
-    "numbers": groundedness.numbers,
-    "names": groundedness._names,
-    "comparable": groundedness.comparable,
+    "answer_sentences": support.answer_sentences,
+    "numbers": numerals.numbers,
+    "names": support._names,
+    "spell_alike": numerals.spell_alike,
     "missing_words": lambda text: citation_support.missing_words(text, text),
     "exchanged_words": lambda text: citation_support.exchanged_words(text, text[::-1]),
     "torn_words": lambda text: citation_support.torn_words(text, text),
     "find_conflicts": lambda text: find_conflicts(text, text, [text]),
-    "retrieval_gaps": lambda text: groundedness.retrieval_gaps([text], [["Nothing."]]),
+    "retrieval_gaps": lambda text: gaps.retrieval_gaps([text], [["Nothing."]]),
     "judge, body": lambda text: contract.judge(text, [], []),
     "judge, quote": _judge_quote,
     "find_paths": lambda text: paths.find_paths(text, {"content"}),

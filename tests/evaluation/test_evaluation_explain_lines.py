@@ -73,14 +73,24 @@ def test_it_says_what_was_asked_answered_cited_and_right():
 
 def test_a_sentence_that_its_citations_do_not_support_is_named():
     weak = SentenceSupport(
-        1, "Jobs are never kept.", (0, 1), 0.2, supported=False, passage="Kept.", conflict="never"
+        1,
+        "Jobs are never kept.",
+        (0, 1),
+        0.2,
+        "partly",
+        "Kept.",
+        "never",
+        ("brown", "cows", "graze"),
     )
     shown = explain(explained(unsupported=(weak,)))
-    at = shown.index("  sentence 2 is not supported by storage.md:1-3, ghost.md (score 0.20)")
-    assert shown[at + 1 : at + 4] == [
+    at = shown.index(
+        "  sentence 2 is only partly supported by storage.md:1-3, ghost.md (score 0.20)"
+    )
+    assert shown[at + 1 : at + 5] == [
         "     Jobs are never kept.",
         "     the best passage that it cites: Kept.",
         "     conflict: never",
+        "     words that it lacks: brown cows graze",
     ]
 
 

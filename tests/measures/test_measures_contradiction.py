@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.measures.contradiction import Conflict, find_conflicts
-from rag_eval.measures.groundedness import SUPPORTED, groundedness
+from rag_eval.measures.support import BAR, groundedness
 
 CASES = [
     json.loads(line)
@@ -50,8 +50,8 @@ def test_a_number_may_stand_elsewhere_in_the_evidence():
 )
 def test_a_contradicted_sentence_is_not_supported(answer):
     found = groundedness([answer], [["The capital of France is Paris."]])
-    assert found.score[0] < SUPPORTED
-    assert len(found.conflicts[0]) == 1
+    assert found.score[0] < BAR
+    assert len(found.supports[0].conflicts) == 1
 
 
 @given(st.text(max_size=200), st.text(max_size=200))

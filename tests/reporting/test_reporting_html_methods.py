@@ -11,8 +11,7 @@ from rag_eval.core import config as trust_records
 from rag_eval.core.records import FEW_EFFECTIVE
 from rag_eval.core.settings import Settings
 from rag_eval.gates.floors import MIN_JUDGED
-from rag_eval.measures import groundedness, overlap, paired, stability
-from rag_eval.measures import groundedness as windows
+from rag_eval.measures import overlap, paired, stability, support
 from rag_eval.pipeline.scores import ALWAYS_K
 from rag_eval.reporting.html.panel import Page
 from rag_eval.reporting.html.panels.run import command
@@ -53,11 +52,10 @@ def said(report):
         (
             "Groundedness",
             [
-                f"max(2^(-d / {groundedness.HALVING}), {groundedness.ANYWHERE})",
-                f"x {groundedness.MISSING} where",
-                {0.25: "a quarter"}[groundedness.PAIR],
-                {3: "three"}[windows.WINDOW],
-                f"from {groundedness.SUPPORTED}",
+                f"x {support.MISSING} where",
+                f"{support.CONTRADICTED} of it stays",
+                {0.5: "(2 x share of words in the window + share of pairs) / 3"}[support.PAIRS],
+                {3: "three evidence sentences"}[support.WINDOW],
             ],
         ),
         ("Final and calibrated confidence", [f"{MIN_MISSED} groups"]),

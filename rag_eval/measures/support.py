@@ -1,0 +1,353 @@
+"""Score how far texts support a sentence, by words alone.
+
+Groundedness gives the scorer all evidence of an answer, citation support the cited spans.
+"""
+
+import functools
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.corpus import chunking
+from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
+from rag_eval.corpus.markers import remove_marks
+from rag_eval.corpus.numerals import numbers, spell_alike
+from rag_eval.measures.contradiction import Conflict, find_conflicts
+
+# ---- Sentences of a text, and their names
+
+_FUNCTION_WORDS = """
+about above across after again against all along also although always am among any anyone anything
+around away back because been before being below between both came can cannot come could did do
+does doing done down during each either else enough etc ever every few from further get gets
+getting give given go goes going got had has have having he her here hers herself him himself his
+how however i its itself just least less let like likely made mainly make makes making many may me
+might more most much must my myself neither never next none nor now off often once one only other
+others otherwise our ours ourselves out over own per perhaps please quite rather really same see
+seem several shall she should since so some someone something still than themselves though through
+thus together too toward under until up upon us use used uses using various very via want was we
+well were what whatever when where whereas whether which while who whole whom whose why within
+without would yet you your yours yourself according regarding overall furthermore moreover
+therefore hence
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split()) - STOP_WORDS
+"""English words without weight in a comparison, besides the analyzer's stop words."""
+_WORD = re.compile(r"[^\W_]+")
+_SPECIAL_TOKEN = re.compile(
+    r"</?s>|<(?:pad|unk|bos|eos|cls|sep|mask)>|<\|[a-z_]{1,30}\|>|\[(?:CLS|SEP|PAD|UNK|MASK)\]"
+)
+
+
+def _without_tokens(text: str) -> str:
+    """Replace the special tokens of language models, which end a passage, by a blank line."""
+    return _SPECIAL_TOKEN.sub("\n\n", text) if "<" in text or "[" in text else text
+
+
+def answer_sentences(text: str) -> list[str]:
+    r"""Split an answer without citation markers into its segments.
+
+    Examples
+    --------
+    >>> answer_sentences("Two facts [1]:\n- Snow is white [2].\n- Coal is black.")
+    ['Two facts:', 'Snow is white.', 'Coal is black.']
+    """
+    plain = remove_marks(_without_tokens(text))
+    parts = (plain[start:end] for start, end in chunking.segments(plain))
+    return [sentence for sentence in parts if _WORD.search(sentence)]
+
+
+_TITLE_CASE, _FEW_WORDS = 0.6, 4
+"""Share of capitalised words above which a sentence is a title, whose capitals mark no names."""
+_SHORTEST_PART = 3
+"""Least length of a part of an identifier: shorter parts are common aliases (df, ax, np)."""
+
+
+def _names(sentence: str) -> list[str]:
+    """Find names: capitalised words, acronyms, words with digits, and identifiers.
+
+    A capitalised first word counts only as an acronym or an identifier. In a title, most words
+    are capitalised, so only identifiers count.
+
+    Examples
+    --------
+    >>> _names("The tower of Gustave Eiffel is drawn by `ax.plot_wireframe`.")
+    ['Gustave', 'Eiffel', 'plot', 'wireframe']
+    """
+    tokens = sentence.split()
+    words = [word for token in tokens for word in _WORD.findall(token) if word != word.lower()]
+    odd = [word for word in words if len(word) > 1]
+    identifiers = [word for word in odd if not word[1:].islower() and not word.isupper()]
+    dotted = (token for token in tokens if "_" in token or "()" in token or "." in token[1:-1])
+    parts = itertools.chain.from_iterable(map(_WORD.findall, dotted))
+    identifiers += [part for part in parts if len(part) >= _SHORTEST_PART and not part.isdigit()]
+    capitals = [word for word in odd if word[0].isupper()]
+    if len(tokens) >= _FEW_WORDS and len(capitals) > _TITLE_CASE * len(tokens):
+        return identifiers
+    if capitals and not capitals[0].isupper() and _WORD.findall(tokens[0])[:1] == capitals[:1]:
+        del capitals[0]
+    ignored = STOP_WORDS | FUNCTION_WORDS
+    return list(dict.fromkeys([*(w for w in capitals if w.lower() not in ignored), *identifiers]))
+
+
+# ---- The score of a sentence
+
+WINDOW = 3
+"""Number of evidence sentences in a window."""
+BAR = 0.5
+"""Score from which a sentence is supported."""
+PAIRS = 0.5
+"""Weight of the share of word pairs, over that of the share of words."""
+MISSING = 0.5
+"""Factor of the score if the evidence lacks a name or a number of the sentence."""
+CONTRADICTED = 0.4
+"""Factor of the score of a sentence with a conflict, so that it is not supported."""
+INVENTED = 3
+"""Least content words in a row that the texts lack, in a sentence that they support *partly*."""
+_FEW, _WHOLE = 2, 0.999
+"""A sentence of at most this number of content words needs this score."""
+_COMPARED = 0.25
+"""Least score at which conflicts are looked for: below it, the window is about something else."""
+
+Score = Callable[[list[str], list[str]], FloatArray]
+"""A verifier: (sentences, evidence of each) -> probability of support, [n]; NaN if it fails."""
+Verdict = Literal["supported", "partly", "unsupported"]
+
+
+class Support(NamedTuple):
+    """How far texts support a sentence."""
+
+    score: float
+    """In [0, 1]; NaN for a sentence without a content word."""
+    n_words: int
+    """Number of distinct content words."""
+    window: str
+    """The three consecutive sentences of the texts with most of the words; empty without words."""
+    conflicts: list[Conflict]
+    """What the sentence says otherwise than its window."""
+    lacks: tuple[str, ...]
+    """Content words, as they are spelled, of runs of three or more that the texts lack."""
+
+    def reaches(self, bar: float) -> bool:
+        """Tell whether the score reaches a bar; one or two content words must all be there."""
+        return self.score >= (_WHOLE if self.n_words <= _FEW else bar)
+
+    def verdict(self, bar: float = BAR) -> Verdict:
+        """Judge the sentence; *partly* supported is one with a run of words that the texts lack."""
+        if not self.reaches(bar):
+            return "unsupported"
+        return "partly" if self.lacks else "supported"
+
+
+class _Reader:
+    """Reads sentences into terms, and weighs the terms.
+
+    A word weighs 1, or its BM25 idf ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as in Lucene) in the
+    corpus of the frequencies; a word that the corpus lacks weighs like one in one text.
+    """
+
+    def __init__(self, frequencies: DocumentFrequencies | None) -> None:
+        self.analyzer = Analyzer()
+        self.ignored = set(itertools.chain(*self.analyzer.index([" ".join(FUNCTION_WORDS)])))
+        self.frequencies = frequencies
+        self._weights: dict[int, float] = {}
+        self._names: list[str] = []
+
+    def words(self, text: str) -> list[int]:
+        """Return the content words in their order."""
+        terms = self.analyzer.index([spell_alike(text)])[0]
+        return [term for term in terms if term not in self.ignored]
+
+    def weight(self, term: int) -> float:
+        """Weigh a word."""
+        if self.frequencies is None or not self.frequencies.n_texts:
+            return 1.0
+        if term not in self._weights:
+            if term >= len(self._names):
+                self._names = list(self.analyzer.vocabulary)
+            n_texts = self.frequencies.n_texts
+            n = min(max(self.frequencies.counts.get(self._names[term], 0), 1), n_texts)
+            self._weights[term] = float(np.log1p((n_texts - n + 0.5) / (n + 0.5)))
+        return self._weights[term]
+
+
+def _pairs(words: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the distinct pairs of neighbours, each in rising order."""
+    both = ((min(pair), max(pair)) for pair in itertools.pairwise(words))
+    return list(dict.fromkeys(both))
+
+
+class _Passage(NamedTuple):
+    """The sentences of the texts in order, as one running text."""
+
+    sentences: list[str]
+    places: Mapping[int, list[int]]
+    """Sentences of each word."""
+    pairs: set[tuple[int, int]]
+    """Neighbours among the content words of a sentence, in either order."""
+    numbers: set[str]
+
+    @staticmethod
+    def read(texts: Sequence[str], reader: _Reader) -> "_Passage":
+        """Read texts, whose layout does not matter."""
+        plain = list(map(_without_tokens, texts))
+        sentences = [text[start:end] for text in plain for start, end in chunking.spans(text)]
+        places, pairs, figures = defaultdict[int, list[int]](list), set(), set[str]()
+        alike = list(map(spell_alike, sentences))
+        for at, row in enumerate(reader.analyzer.index(alike)):
+            words = [term for term in row if term not in reader.ignored]
+            pairs.update(_pairs(words))
+            figures.update(numbers(alike[at]))
+            for term in set(row):
+                places[term].append(at)
+        return _Passage(sentences, dict(places), pairs, figures)
+
+    def best_window(self, weights: Mapping[int, float]) -> tuple[float, int]:
+        """Return the share of weight in the best window, and its first sentence.
+
+        The first of equal windows counts.
+        """
+        last = max(len(self.sentences) - WINDOW, 0)
+        sums = defaultdict[int, float](float)
+        for term, weight in weights.items():
+            ends = self.places.get(term, ())
+            starts = {start for end in ends for start in range(end - WINDOW + 1, end + 1)}
+            for start in {min(max(start, 0), last) for start in starts}:
+                sums[start] += weight
+        best = max(sums.values(), default=0.0)
+        first = min((start for start in sums if sums[start] >= best - _ROUNDING), default=0)
+        return best / sum(weights.values()), first
+
+
+_ROUNDING = 1e-9
+
+
+def support(
+    sentences: Sequence[str],
+    texts: Sequence[Sequence[str]],
+    frequencies: DocumentFrequencies | None = None,
+) -> list[Support]:
+    """Score how far the texts of each sentence support it.
+
+    The words of a sentence are its distinct words without stop and function words, its pairs the
+    neighbours among them in either order. The score is two thirds of the share of the words in the
+    best window of three consecutive sentences of the texts, and one third of the share of the pairs
+    anywhere in the texts. The words alone count in a sentence of two words.
+    The score is halved if the texts lack a name or a number of the sentence. A sentence that says
+    otherwise than its window, as `find_conflicts` tells, keeps 0.4 of the score.
+
+    Words weigh by `frequencies`, the counts of a corpus, a pair like the mean of its words. Without
+    texts the score is 0. A translated sentence scores near 0, because only words are compared. A
+    score depends on no other sentence, and not on the layout of the texts.
+
+    Examples
+    --------
+    >>> shown = ["The capital of France is Paris."]
+    >>> sentences = ["France has the capital Paris.", "The capital of Germany is Berlin."]
+    >>> [round(one.score, 2) for one in support(sentences, [shown, shown])]
+    [0.83, 0.11]
+    """
+    reader = _Reader(frequencies)
+    read = functools.lru_cache(maxsize=64)(lambda key: _Passage.read(key, reader))
+    return [
+        _score(sentence, read(tuple(shown)), tuple(shown), reader)
+        for sentence, shown in zip(sentences, texts, strict=True)
+    ]
+
+
+def _score(sentence: str, passage: _Passage, texts: tuple[str, ...], reader: _Reader) -> Support:
+    order = reader.words(sentence)
+    weights = {term: reader.weight(term) for term in order}
+    whole = sum(weights.values())
+    if not whole:
+        return Support(float("nan"), len(weights), "", [], ())
+    share, first = passage.best_window(weights)
+    pairs = _pairs(order) if len(weights) > _FEW else ()
+    paired = {pair: weights[pair[0]] + weights[pair[1]] for pair in pairs}
+    if paired:
+        shared = sum(weight for pair, weight in paired.items() if pair in passage.pairs)
+        share = (share + PAIRS * shared / sum(paired.values())) / (1 + PAIRS)
+    names = itertools.chain(*reader.analyzer.index([" ".join(_names(sentence))]))
+    lacks_name = not passage.places.keys() >= set(names)
+    lacks_number = not passage.numbers >= set(numbers(spell_alike(sentence)))
+    score = share * (MISSING if lacks_name or lacks_number else 1.0)
+    window = " ".join(passage.sentences[first : first + WINDOW])
+    conflicts: list[Conflict] = []
+    if score >= _COMPARED:
+        conflicts = find_conflicts(sentence, window, texts)
+        score = share * CONTRADICTED if conflicts else score
+    return Support(score, len(weights), window, conflicts, _find_runs(sentence, passage, reader))
+
+
+def _find_runs(sentence: str, passage: _Passage, reader: _Reader) -> tuple[str, ...]:
+    """Return the content words of runs of three or more that the passage lacks."""
+    runs: list[list[str]] = [[]]
+    for word in _WORD.findall(sentence):
+        terms = reader.words(word)
+        if terms and not passage.places.keys().isdisjoint(terms):
+            runs.append([])
+        elif terms:
+            runs[-1].append(word)
+    return tuple(itertools.chain(*(run for run in runs if len(run) >= INVENTED)))
+
+
+# ---- Groundedness: the support of the sentences of answers by all evidence
+
+
+class Groundedness(NamedTuple):
+    """Scores of every answer sentence, [n_sentences], and of every answer, [n_answers]."""
+
+    answer_of: IntArray
+    """Answer of each sentence, rising."""
+    sentences: list[str]
+    supports: list[Support]
+    score: FloatArray
+    """Score of each sentence in [0, 1]; NaN for a sentence without a content word."""
+    value: FloatArray
+    """Mean score of each answer's sentences; NaN if no sentence has a score."""
+    supported: FloatArray
+    """Share of each answer's supported sentences, those *partly* supported left out; NaN likewise.
+    """
+
+    def rescored(self, score: FloatArray) -> "Groundedness":
+        """Return the scores of a verifier, [n_sentences], instead of those of the words.
+
+        Sentences without a content word keep NaN and do not count. Another NaN is a failed verdict,
+        which leaves its answer without a value.
+        """
+        counts = ~np.isnan(self.score)
+        reached = np.where(np.isnan(score), np.nan, score >= BAR)
+        parts = (score, reached)
+        value, supported = (_average(self.answer_of, p, counts, len(self.value)) for p in parts)
+        masked = np.where(counts, score, np.nan)
+        return self._replace(score=masked, value=value, supported=supported)
+
+
+def groundedness(
+    answers: Sequence[str],
+    evidence: Sequence[Sequence[str]],
+    frequencies: DocumentFrequencies | None = None,
+    bar: float = BAR,
+) -> Groundedness:
+    """Score every sentence of every answer on the answer's evidence (see `support`)."""
+    pieces = list(map(answer_sentences, answers))
+    answer_of = np.repeat(np.arange(len(answers)), list(map(len, pieces)))
+    sentences = list(itertools.chain.from_iterable(pieces))
+    supports = support(sentences, [evidence[at] for at in answer_of.tolist()], frequencies)
+    score = np.array([one.score for one in supports], dtype=np.float64)
+    passes = np.array([one.verdict(bar) == "supported" for one in supports], dtype=np.float64)
+    counts, n = ~np.isnan(score), len(answers)
+    value, supported = (_average(answer_of, part, counts, n) for part in (score, passes))
+    return Groundedness(answer_of, sentences, supports, score, value, supported)
+
+
+def _average(answer_of: IntArray, values: FloatArray, counted: BoolArray, n: int) -> FloatArray:
+    """Return the mean of the counted sentences of each answer, [n]."""
+    owner = answer_of[counted]
+    counts = np.bincount(owner, minlength=n).astype(np.float64)
+    counts[counts == 0] = np.nan
+    return np.asarray(np.bincount(owner, weights=values[counted], minlength=n) / counts)
