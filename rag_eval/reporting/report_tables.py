@@ -603,7 +603,7 @@ def contract_codes(page: Page) -> Table:
 def unsupported(page: Page) -> Table:
     """Show sentences that their citations do not support."""
     columns = """question = query_id | sentence | cites = citations | score :2
-        | best passage = passage | conflict"""
+        | best passage = passage | conflict | lacks"""
     rows = page.report["citations"]["unsupported"]
     caption = "Sentences that their citations do not support"
     return page.table("unsupported", caption, columns, rows)
