@@ -23,7 +23,7 @@ def expand_ranges(starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArr
     return row, starts[row] + count_within(lengths)
 
 
-def find_rows(known: npt.NDArray[np.bytes_], wanted: npt.NDArray[np.bytes_]) -> IntArray:
+def find_rows(kept_rows: npt.NDArray[np.bytes_], wanted: npt.NDArray[np.bytes_]) -> IntArray:
     """Return the first row of each wanted key among the known keys of the same width; -1 for none.
 
     Examples
@@ -40,7 +40,7 @@ def find_rows(known: npt.NDArray[np.bytes_], wanted: npt.NDArray[np.bytes_]) -> 
             pa.binary(keys.dtype.itemsize), len(keys), [None, data]
         )
 
-    rows = pc.fill_null(pc.index_in(pack(wanted), value_set=pack(known)), -1)
+    rows = pc.fill_null(pc.index_in(pack(wanted), value_set=pack(kept_rows)), -1)
     return np.asarray(rows, dtype=np.int64)
 
 

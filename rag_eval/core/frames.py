@@ -42,7 +42,7 @@ class FrameSchema:
 
 def schema(name: str, **columns: tuple[str, str]) -> FrameSchema:
     """Make a schema from `column=(kind, meaning)`."""
-    return FrameSchema(name, {key: Column(*given) for key, given in columns.items()})
+    return FrameSchema(name, {key: Column(*column) for key, column in columns.items()})
 
 
 _DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}

@@ -80,8 +80,8 @@ class Embedding(Part):
     @classmethod
     def _has_no_config(cls, data: object) -> object:
         if isinstance(data, Mapping) and (unknown := data.keys() - {"model", "vectors"}):
-            given = "a gold set gives no address, key, variable or configuration"
-            raise ValueError(f"{min(unknown)}: {given}; {NAME_AN_ENTRY}")
+            reason = "a gold set gives no address, key, variable or configuration"
+            raise ValueError(f"{min(unknown)}: {reason}; {NAME_AN_ENTRY}")
         return data
 
     @model_validator(mode="after")

@@ -26,30 +26,30 @@ def _refuse(message: str, group: str, found: str, accepted: str | None = None) -
 
 
 def load_classes(
-    base: type[Kind], tag: str, own: Mapping[str, str], group: str
+    base: type[Kind], tag: str, built_in: Mapping[str, str], group: str
 ) -> dict[str, type[Kind]]:
     """Load the classes of this package, then those that the entry points of `group` add.
 
-    `own` is name -> `module:class`. Each class must be a subclass of `base`. The type of its field
-    `tag` must be `Literal[name]`. Raises `InputError` (`kind_unusable`) if a class cannot be
+    `built_in` is name -> `module:class`. Each class must be a subclass of `base`. The type of its
+    field `tag` must be `Literal[name]`. Raises `InputError` (`kind_unusable`) if a class cannot be
     imported, does not fit, or has the name of another class.
     """
     classes: dict[str, type[Kind]] = {}
     added = ((point.name, point.value) for point in metadata.entry_points(group=group))
-    for name, path in [*own.items(), *added]:
+    for name, path in [*built_in.items(), *added]:
         if name in classes:
             raise _refuse(f"two of these are called {name}", group, path, "a name of its own")
         module, _, attribute = path.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            kind = getattr(importlib.import_module(module), attribute)
         except FOREIGN as error:
             reason = f"{path}: {type(error).__name__}: {error}"
             raise _refuse(f"{name} cannot be loaded", group, reason) from error
-        is_kind = isinstance(found, type) and issubclass(found, base)
-        if not is_kind or get_args(found.model_fields[tag].annotation) != (name,):
+        is_kind = isinstance(kind, type) and issubclass(kind, base)
+        if not is_kind or get_args(kind.model_fields[tag].annotation) != (name,):
             accepted = f'a subclass of {base.__name__} with `{tag}: Literal["{name}"]`'
             raise _refuse(f"{name} is no such class", group, path, accepted)
-        classes[name] = found
+        classes[name] = kind
     return classes
 
 

@@ -457,18 +457,18 @@ def _fields_at(model: type["BaseModel"], location: Location) -> list[tuple[str, 
     for part in location:
         below = [
             inner
-            for one in models
-            for name, field in one.model_fields.items()
+            for option in models
+            for name, field in option.model_fields.items()
             if part == (field.alias or name)
             for inner in _models_in(Annotated[(field.annotation, *field.metadata, None)])
         ]
         tagged = [
-            one
-            for one in models
-            if any(part in get_args(field.annotation) for field in one.model_fields.values())
+            option
+            for option in models
+            if any(part in get_args(field.annotation) for field in option.model_fields.values())
         ]
         models = below or tagged or models
-    fields = (field for one in models for field in one.model_fields.items())
+    fields = (field for option in models for field in option.model_fields.items())
     return [(field.alias or name, field) for name, field in fields]
 
 

@@ -491,8 +491,8 @@ class Settings(BaseSettings):
     def _only_gold_set_is_primary(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Make the only gold set of the folder the primary one, unless one is named."""
         folder = Path(values.get("gold_sets", "gold_sets"))
-        found = [path.parent.name for path in folder.glob("[!.]*/gold_set.yaml")]
-        return {"primary_gold_set": found[0], **values} if len(found) == 1 else values
+        names = [path.parent.name for path in folder.glob("[!.]*/gold_set.yaml")]
+        return {"primary_gold_set": names[0], **values} if len(names) == 1 else values
 
     @field_validator("corpus_roots")
     @classmethod

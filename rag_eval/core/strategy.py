@@ -146,12 +146,12 @@ class Strategy(Part):
 
     def embeddings(self) -> dict[tuple[str, ...], Embedding]:
         """Return every embedding of the configuration, by its keys there."""
-        found: dict[tuple[str, ...], Embedding] = {}
+        embeddings: dict[tuple[str, ...], Embedding] = {}
         if self.embeds_with is not None:
-            found["embedding",] = self.embeds_with
+            embeddings["embedding",] = self.embeds_with
         if self.rerank is not None and self.rerank.embedding is not None:
-            found["rerank", "embedding"] = self.rerank.embedding
-        return found
+            embeddings["rerank", "embedding"] = self.rerank.embedding
+        return embeddings
 
     def files(self) -> dict[str, str]:
         """Return the paths that the configuration names, by field, without those of embeddings."""

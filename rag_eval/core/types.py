@@ -447,11 +447,11 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
             break
     if length <= limit:
         return "".join(pieces)
-    kept = total = 0
-    while total + len(pieces[kept]) < limit:
-        total += len(pieces[kept])
-        kept += 1
-    whole = kept
+    n_whole = total = 0
+    while total + len(pieces[n_whole]) < limit:
+        total += len(pieces[n_whole])
+        n_whole += 1
+    whole = n_whole
     while whole and is_joined(pieces[whole][0]):
         whole -= 1
-    return "".join(pieces[: whole or kept]).rstrip() + ELLIPSIS
+    return "".join(pieces[: whole or n_whole]).rstrip() + ELLIPSIS

@@ -207,8 +207,8 @@ class Evaluation:
     def find_recorded(self, node: str) -> Artifact | None:
         """Open the last recorded artifact of a node; None when it is absent or damaged."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            about = json.loads(self.home.read(self.record_of(node)))
-            return self.store.whole(str(about["kind"]), str(about["key"]))
+            place = json.loads(self.home.read(self.record_of(node)))
+            return self.store.whole(str(place["kind"]), str(place["key"]))
         return None
 
     @property

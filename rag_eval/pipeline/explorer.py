@@ -113,8 +113,8 @@ def _is_relevant(question: IntArray, row: IntArray, gold: GoldArrays, level: Lev
     }
     qrels, item = choices[level]
     owner = np.repeat(np.arange(len(qrels.indptr) - 1), np.diff(qrels.indptr))
-    judged = pd.MultiIndex.from_arrays([owner, qrels.items])[qrels.gains > 0]
-    return pd.MultiIndex.from_arrays([question, item]).isin(judged)
+    relevant = pd.MultiIndex.from_arrays([owner, qrels.items])[qrels.gains > 0]
+    return pd.MultiIndex.from_arrays([question, item]).isin(relevant)
 
 
 def _list_ranks(runs: ScoredRuns, retrievals: pd.DataFrame) -> pd.DataFrame:
@@ -156,15 +156,15 @@ def _describe_units(
     documents = corpus.documents.set_index("doc_id")
     for run in runs.runs.values():
         if run.units is not None:
-            judged = judge_units(run.units, cut.chunks, trust.trust, runs.config.trust)
-            own = run.units.assign(
+            verdicts = judge_units(run.units, cut.chunks, trust.trust, runs.config.trust)
+            described = run.units.assign(
                 title=documents["title"].reindex(run.units["doc_id"]).fillna("").to_numpy(),
                 shown=run.units["returned"],
-                trust=judged.trust,
-                verdict=judged.verdict,
-                reasons=pd.Series(judged.reasons, index=run.units.index, dtype=object),
+                trust=verdicts.trust,
+                verdict=verdicts.verdict,
+                reasons=pd.Series(verdicts.reasons, index=run.units.index, dtype=object),
             )
-            parts.append(own[[*columns, "shown", *facts]])
+            parts.append(described[[*columns, "shown", *facts]])
     units = pd.concat(parts, ignore_index=True)
     urls = documents["source_url"].reindex(units["doc_id"]).fillna("").to_numpy()
     return units.assign(url=urls, trust=units["trust"] if runs.config.trust.configured else None)
@@ -182,11 +182,11 @@ def _collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[
     A document is shown by its quoted spans; without a span by its judged sections; else whole.
     """
     sections = corpus.sections[["section_id", "doc_id"]]
-    judged = gold.qrels_section.rename(columns={"item_id": "section_id"}).merge(sections)
+    sections_judged = gold.qrels_section.rename(columns={"item_id": "section_id"}).merge(sections)
     # A document without headings is a section of the same id. The document judgement covers it.
-    judged = judged[judged["section_id"] != judged["doc_id"]]
+    sections_judged = sections_judged[sections_judged["section_id"] != sections_judged["doc_id"]]
     whole = gold.qrels_document.rename(columns={"item_id": "doc_id"})
-    frames = [gold.spans.assign(gain=1), judged, whole]
+    frames = [gold.spans.assign(gain=1), sections_judged, whole]
     rows = pd.concat([frame.assign(kind=kind) for kind, frame in enumerate(frames)])
     rows = rows[rows["gain"] > 0]
     rows = rows[rows["kind"] == rows.groupby(["query_id", "doc_id"])["kind"].transform("min")]
@@ -215,16 +215,16 @@ def _find_gold(
     pairs = ranks[["question", "unit"]].drop_duplicates()
     pairs = pairs.assign(query_id=gold.queries["query_id"].to_numpy()[pairs["question"]])
     places = units[["doc_id", "start", "end"]].rename(columns={"start": "low", "end": "high"})
-    held = pairs.merge(gold.spans[["query_id", "doc_id", "start", "end"]], on="query_id")
-    held = held.merge(places.reset_index(names="unit"), on=["unit", "doc_id"])
-    start, end = held[["start", "low"]].max(axis=1), held[["end", "high"]].min(axis=1)
-    held = held.assign(start=start - held["low"], end=end - held["low"])
-    held = held[(held["low"] >= 0) & (start < end)]  # An unknown place is -1.
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    columns = (held[name].tolist() for name in ("question", "unit", "start", "end"))
+    overlaps = pairs.merge(gold.spans[["query_id", "doc_id", "start", "end"]], on="query_id")
+    overlaps = overlaps.merge(places.reset_index(names="unit"), on=["unit", "doc_id"])
+    start, end = overlaps[["start", "low"]].max(axis=1), overlaps[["end", "high"]].min(axis=1)
+    overlaps = overlaps.assign(start=start - overlaps["low"], end=end - overlaps["low"])
+    overlaps = overlaps[(overlaps["low"] >= 0) & (start < end)]  # An unknown place is -1.
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    columns = (overlaps[name].tolist() for name in ("question", "unit", "start", "end"))
     for question, unit, *span in zip(*columns, strict=True):
-        found.setdefault((question, unit), []).append((span[0], span[1]))
-    return found
+        spans.setdefault((question, unit), []).append((span[0], span[1]))
+    return spans
 
 
 # ---- Answers: outcome, text and each citation with its verdict. `Outgoing` limits source text.
@@ -245,8 +245,8 @@ def _list_answers(
     by_query = dict(iter(verdicts.groupby("query_id")))
     for answer in answered.answers.answers:
         outgoing = Outgoing(answer)
-        own = by_query.get(answer.query_id, verdicts.iloc[:0])
-        cited = zip(answer.citations, outgoing.quotes, own["code"], own["correct"], strict=True)
+        cells = by_query.get(answer.query_id, verdicts.iloc[:0])
+        cited = zip(answer.citations, outgoing.quotes, cells["code"], cells["correct"], strict=True)
         entries[answer.query_id] = {
             "outcome": answer.outcome,
             "text": line(outgoing.text, MAX_ANSWER),
@@ -330,17 +330,17 @@ def _write_retrievals(
 
 
 def _write_questions(
-    made: Explored, wordings: pd.DataFrame, retrievals: pd.DataFrame, answers: Mapping[str, Json]
+    data: Explored, wordings: pd.DataFrame, retrievals: pd.DataFrame, answers: Mapping[str, Json]
 ) -> Iterator[Json]:
     """Write the questions in the order of the gold set.
 
     The retrievals of a question name its units by their place in `units`. The pieces of a unit's
     text are plain and gold in turn.
     """
-    runs, gold = made.runs, made.runs.gold_variants
+    runs, gold = data.runs, data.runs.gold_variants
     ranks = _list_ranks(runs, retrievals)
-    units = _describe_units(runs, made.corpus_snapshot, made.corpus_chunks, made.evidence_trust)
-    evidence, spans = _collect_gold(made.corpus_snapshot, gold), _find_gold(ranks, units, gold)
+    units = _describe_units(runs, data.corpus_snapshot, data.corpus_chunks, data.evidence_trust)
+    evidence, spans = _collect_gold(data.corpus_snapshot, gold), _find_gold(ranks, units, gold)
     rows = units.loc[ranks["unit"].unique()].to_dict("index")
 
     @functools.cache
@@ -357,20 +357,20 @@ def _write_questions(
             **address(row["url"]),
         }
 
-    lists = _write_retrievals(ranks, retrievals, made.missed_questions.missed)
+    lists = _write_retrievals(ranks, retrievals, data.missed_questions.missed)
     ids = gold.queries["query_id"].tolist()
     n_retrievals = np.bincount(retrievals["question"], minlength=len(ids)).tolist()
     asked = dict(iter(wordings.groupby("question")))
     for question, (query_id, n) in enumerate(zip(ids, n_retrievals, strict=True)):
-        places, found = dict[int, int](), list(itertools.islice(lists, n))
-        for one in found:
-            one["units"] = [places.setdefault(unit, len(places)) for unit in one["units"]]
+        places, listed = dict[int, int](), list(itertools.islice(lists, n))
+        for run in listed:
+            run["units"] = [places.setdefault(unit, len(places)) for unit in run["units"]]
         pairs = zip(asked[question]["paraphrase_id"], asked[question]["text"], strict=True)
         yield {
             "id": visible(query_id),
             "wordings": [{"id": visible(w), "text": line(text, MAX_WORDING)} for w, text in pairs],
             "gold": evidence.get(query_id, []),
-            "runs": found,
+            "runs": listed,
             "units": [
                 {**describe(unit), "text": marked(rows[unit]["text"], spans[question, unit])}
                 if (question, unit) in spans
@@ -384,13 +384,13 @@ def _write_questions(
 # ---- The summary: the table of questions, and what the page says about the run.
 
 
-def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) -> Json:
+def _summarize(data: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) -> Json:
     """Write the summary without the comparison with the previous run.
 
     A column of the table of questions has one value for each question, or a list of them for each
     strategy.
     """
-    runs = made.runs
+    runs = data.runs
     config, queries, names = runs.config, runs.gold.queries, runs.names
     cells = pd.MultiIndex.from_product([range(len(names)), range(len(queries))])
 
@@ -402,21 +402,21 @@ def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) 
 
     by_question = retrievals.groupby(["s", "question"])
     first = retrievals[retrievals["is_first"]].set_index(["s", "question"])
-    states = made.stability_measures.per_query.pivot_table(
+    states = data.stability_measures.per_query.pivot_table(
         "lambda_state", "strategy", "query_id", "first"
     )
     states = states.reindex(index=names, columns=queries["query_id"])
-    known = pd.Series(runs.gold_variants.answerable_known, queries.index)
+    is_known = pd.Series(runs.gold_variants.answerable_known, queries.index)
     questions = {
         "id": [visible(query_id) for query_id in queries["query_id"]],
         "text": [line(text, MAX_QUESTION) for text in queries["text"]],
         "tags": [list(dict.fromkeys(map(short_name, map(str, tags)))) for tags in queries["tags"]],
-        "answerable": queries["answerable"].astype(object).where(known, None).tolist(),
+        "answerable": queries["answerable"].astype(object).where(is_known, None).tolist(),
         "value": [rounded(row) for row in values_of(runs)],
         "first": numbers(first["first"]),
         "hits": numbers(by_question["hit"].sum(min_count=1)),
         "runs": numbers(by_question.size()),
-        "lost": [texts_or_null(row) for row in table(_lost_steps(made))],
+        "lost": [texts_or_null(row) for row in table(_lost_steps(data))],
         "miss": numbers(first["miss_rate"]),
         "status": [
             [status if isinstance(status, str) else "absent" for status in row]
@@ -441,9 +441,9 @@ def _summarize(made: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) 
     }
 
 
-def _lost_steps(made: Explored) -> pd.Series:
+def _lost_steps(data: Explored) -> pd.Series:
     """Return the step that lost the gold of each missed question, by (s, question)."""
-    missed, runs = made.missed_questions.missed, made.runs
+    missed, runs = data.missed_questions.missed, data.runs
     keys = (
         pd.Index(runs.names).get_indexer(pd.Index(missed["strategy"])),
         pd.Index(runs.gold.queries["query_id"]).get_indexer(pd.Index(missed["query_id"])),
@@ -468,12 +468,12 @@ def _add_previous(summary: Json, runs: ScoredRuns, previous: Previous | None) ->
     }
 
 
-def write_explorer(work: Work, made: Explored, previous: Previous | None) -> Artifact:
+def write_explorer(work: Work, data: Explored, previous: Previous | None) -> Artifact:
     """Write the parts of the explorer: summary.json.gz and questions-NNNN.json.gz.
 
     When only the previous run differs, the questions are shared with the earlier artifact.
     """
-    lasting = _keep_questions(work, made)
+    lasting = _keep_questions(work, data)
     identity: list[object] = []
     if previous is not None:
         changed = list(previous.changes.values())
@@ -484,21 +484,26 @@ def write_explorer(work: Work, made: Explored, previous: Previous | None) -> Art
         shared = {
             name: lasting.path(name) for name in sorted(lasting.files) if name.endswith(PACKED)
         }
-        summary = _add_previous(lasting.json("base"), made.runs, previous)
+        summary = _add_previous(lasting.json("base"), data.runs, previous)
         return {SUMMARY_FILE: packed(summary), **shared}
 
     return work.keep("explorer", [lasting.key, identity], make)
 
 
-def _keep_questions(work: Work, made: Explored) -> Artifact:
+def _keep_questions(work: Work, data: Explored) -> Artifact:
     """Keep the parts that do not depend on the previous run: `base` (JSON), and the questions."""
-    config, runs = work.config, made.runs
-    results = (runs.gold_variants, runs.admitted_chunks, made.corpus_snapshot, made.evidence_trust)
+    config, runs = work.config, data.runs
+    results = (
+        runs.gold_variants,
+        runs.admitted_chunks,
+        data.corpus_snapshot,
+        data.evidence_trust,
+    )
     identity = [
-        *(one.id for one in (*results, made.stability_measures, made.miss_rate_claims)),
-        made.missed_questions.id,
+        *(result.id for result in (*results, data.stability_measures, data.miss_rate_claims)),
+        data.missed_questions.id,
         *(run.id for run in runs.runs.values()),
-        made.answered and made.answered.ids,
+        data.answered and data.answered.ids,
         [config.name, config.level, config.primary_strategy, runs.names],
         [config.uncertainty.target, config.uncertainty.k, config.trust.configured],
     ]
@@ -507,10 +512,10 @@ def _keep_questions(work: Work, made: Explored) -> Artifact:
         n = len(runs.gold.queries)
         with work.progress.step("Writing the explorer", n, "questions") as advance:
             wordings = _order_wordings(runs.gold)
-            retrievals = _list_retrievals(runs, wordings, made.miss_rate_claims.claims)
-            answers, columns = _list_answers(runs, made.answered)
-            parts: dict[str, object] = {"base": _summarize(made, retrievals, columns)}
-            questions = _write_questions(made, wordings, retrievals, answers)
+            retrievals = _list_retrievals(runs, wordings, data.miss_rate_claims.claims)
+            answers, columns = _list_answers(runs, data.answered)
+            parts: dict[str, object] = {"base": _summarize(data, retrievals, columns)}
+            questions = _write_questions(data, wordings, retrievals, answers)
             for part in iter(lambda: list(itertools.islice(questions, PER_PART)), []):
                 parts[f"questions-{len(parts) - 1:04d}{PACKED}"] = packed(part)
                 advance(len(part))

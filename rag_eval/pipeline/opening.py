@@ -30,7 +30,7 @@ def adjust(
         )
     # An iterative strategy searches with its base strategy, so the base stays too.
     bases = {strategy.base_name for strategy in config.strategies if strategy.name in strategies}
-    kept = [
+    chosen = [
         strategy
         for strategy in config.strategies
         if not strategies or strategy.name in strategies or strategy.name in bases
@@ -39,20 +39,20 @@ def adjust(
         if not vectors.is_file():
             raise InputError.of("vectors_missing", "no such file", vectors, field="--vectors")
         embedding = Embedding(vectors=str(vectors.resolve()))
-        kept = [strategy.with_embedding(embedding) for strategy in kept]
-    left = {strategy.name for strategy in kept}
+        chosen = [strategy.with_embedding(embedding) for strategy in chosen]
+    left = {strategy.name for strategy in chosen}
     primary = config.primary if config.primary in left else None
     answers = config.answers
     # Without the strategy of the answers, the primary strategy gives the evidence.
     if answers is not None and answers.strategy not in left:
         answers = answers.model_copy(update={"strategy": None})
     adjusted = config.model_copy(
-        update={"strategies": tuple(kept), "primary": primary, "answers": answers}
+        update={"strategies": tuple(chosen), "primary": primary, "answers": answers}
     )
     accepted = "strategies without such rounds, named with --strategy"
     if faults := [
         Problem("vectors_of_rounds", fault, field="--vectors", accepted=accepted)
-        for strategy in kept
+        for strategy in chosen
         if (fault := adjusted.vectors_of_rounds(strategy))
     ]:  # pydantic does not validate a copy
         raise InputError(faults)

@@ -58,7 +58,7 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
             write_text(place / name, text)
     publish(work.evaluation, map(place.joinpath, written))
     folder = place.resolve()
-    about: dict[str, str | int] = {
+    places: dict[str, str | int] = {
         "page": str(folder / PAGE),
         "miss_rates": str(folder / MISS_RATES_PAGE),
         "page_bytes": (folder / PAGE).stat().st_size,
@@ -66,7 +66,7 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
         "viewer": f"http://127.0.0.1:{VIEW_PORT}/runs/{report.run_id}/",
         **{path.stem.replace("-", "_"): str(path) for path in sorted(folder.glob("*.svg"))},
     }
-    return HtmlReport(content_hash=report.content_hash, about=about)
+    return HtmlReport(content_hash=report.content_hash, about=places)
 
 
 def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> Built:
@@ -77,9 +77,9 @@ def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> Built:
     return build(report, None if bundle is None else lambda left: slim(bundle, left), limit)
 
 
-def _questions_of(work: Work, made: MetricsReport) -> Artifact | None:
+def _questions_of(work: Work, written: MetricsReport) -> Artifact | None:
     """Open the explorer of a report; None when it was removed."""
-    return work.evaluation.store.get("explorer", made.explorer)
+    return work.evaluation.store.get("explorer", written.explorer)
 
 
 # ---- The record in MLflow.
@@ -122,8 +122,8 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
     report, folder = retrieval_metrics_report.report, work.evaluation.reports
     uri, run, page, error = work.settings.mlflow_uri, "", "", ""
     home = work.evaluation.home
-    found = home.take(work.evaluation.shared_reports, folder) or folder.glob("*")
-    here = {path.name: path for path in found if path.is_file() and path.parent == folder}
+    paths = home.take(work.evaluation.shared_reports, folder) or folder.glob("*")
+    here = {path.name: path for path in paths if path.is_file() and path.parent == folder}
     files = [here[name] for name in RECORDED if name in here]
     pictures = [here[name] for name in sorted(here) if name.endswith(".svg")]
     try:
@@ -151,11 +151,11 @@ def _questions_table(bundle: Artifact | None) -> dict[str, list[Any]]:
         return {}
     summary = unpacked(bundle.path(SUMMARY_FILE).read_bytes())
     questions, measure = summary["questions"], summary["measure"]
-    found: dict[str, list[Any]] = {"query_id": questions["id"], "text": questions["text"]}
+    columns: dict[str, list[Any]] = {"query_id": questions["id"], "text": questions["text"]}
     for at, name in enumerate(summary["strategies"]):
-        found[f"{name}: {measure}"] = questions["value"][at]
-        found[f"{name}: miss rate"] = questions["miss"][at]
-    return {name: values[:MAX_QUESTIONS] for name, values in found.items()}
+        columns[f"{name}: {measure}"] = questions["value"][at]
+        columns[f"{name}: miss rate"] = questions["miss"][at]
+    return {name: values[:MAX_QUESTIONS] for name, values in columns.items()}
 
 
 # ---- The verdict of the gates.
@@ -173,8 +173,8 @@ class GateVerdict(Result):
 
 def _explain_failure(result: GateVerdict) -> str:
     """Say which required gates did not pass; empty when all did."""
-    named = ", ".join(result.failed)
-    return f"required gates did not pass: {named}" if named else ""
+    gates = ", ".join(result.failed)
+    return f"required gates did not pass: {gates}" if gates else ""
 
 
 @Stage(

@@ -147,10 +147,10 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     )
 
 
-def _remove(folder: Path, kept: Container[str], *patterns: str) -> None:
+def _remove(folder: Path, names: Container[str], *patterns: str) -> None:
     for pattern in patterns:
         for path in folder.glob(pattern):
-            if path.name not in kept:
+            if path.name not in names:
                 path.unlink(missing_ok=True)
 
 

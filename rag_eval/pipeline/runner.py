@@ -134,8 +134,8 @@ class Result:
 
     def __init_subclass__(cls) -> None:
         """Collect the declared parts."""
-        own = {name: part for name, part in vars(cls).items() if isinstance(part, Part)}
-        cls.parts = {**cls.parts, **own}
+        declared = {name: part for name, part in vars(cls).items() if isinstance(part, Part)}
+        cls.parts = {**cls.parts, **declared}
 
     def __init__(self, **values: Any) -> None:
         unknown = set(values) - set(self.parts)
@@ -190,14 +190,14 @@ class Result:
 
     def as_parts(self) -> Parts:
         """Return the parts in the form for the store."""
-        given = {
+        values = {
             name: value
             for name, value in self.values.items()
             if value is not None or not self.parts[name].optional
         }
         return {
             self.parts[name].stored_as: self.parts[name].write(value)
-            for name, value in given.items()
+            for name, value in values.items()
         }
 
     @classmethod
@@ -316,11 +316,11 @@ class Work:
         `kind` is the folder of the store. `identity` holds all inputs of the part, as JSON. The
         version of the stage is added.
         """
-        kept: Artifact = self.evaluation.store.memo(
+        artifact: Artifact = self.evaluation.store.memo(
             kind, digest([kind, self.version, identity]), make
         )
-        self.made_from.append((kind, kept.key))
-        return kept
+        self.made_from.append((kind, artifact.key))
+        return artifact
 
 
 def _nothing(*_: Any, **__: Any) -> tuple[str, ...]:
@@ -575,13 +575,13 @@ class Runner:
         if artifact is None:
             try:
                 with self.evaluation.progress.step(str(node)):
-                    made = stage.make(work, **inputs)
+                    result = stage.make(work, **inputs)
             except SystemExit as error:  # of a library or plug-in; a run must not end as if done
                 message, accepted = "its code asked to exit", "a result, or an error"
                 raise InputError.of(
                     "stage_exited", message, node, found=f"status {error.code}", accepted=accepted
                 ) from error
-            parts, is_kept = made.as_parts(), made.is_lasting and outside != AGAIN
+            parts, is_kept = result.as_parts(), result.is_lasting and outside != AGAIN
             artifact = store.put(kind, parts, volatile, work.made_from, key if is_kept else "")
         self._record(node, artifact)
         return Made(
@@ -603,8 +603,8 @@ class Runner:
     def _record(self, node: Node, artifact: Artifact) -> None:
         """Record the artifact of a node, for job steps in their own processes."""
         if self.evaluation.is_recorded:
-            about = canonical_json({"kind": artifact.stage, "key": artifact.key})
-            self.evaluation.home.write(self.evaluation.record_of(str(node)), about.encode())
+            place = canonical_json({"kind": artifact.stage, "key": artifact.key})
+            self.evaluation.home.write(self.evaluation.record_of(str(node)), place.encode())
 
     def find_recorded(self, node: Node) -> Result | None:
         """Open the last recorded result of a node; None when it is absent or damaged."""
@@ -630,15 +630,17 @@ def _ids(inputs: Mapping[str, Input], strategy: str) -> dict[str, object]:
 
 def check_graph(stages: Sequence[Stage]) -> list[str]:
     """List the errors in a list of stages: repeated names, and inputs that do not come before."""
-    found, seen = [], set[str]()
+    faults, earlier = [], set[str]()
     for stage in stages:
-        before = seen | {f"{one.name}s" for one in stages if one.each_strategy and one.name in seen}
-        found += [
+        before = earlier | {
+            f"{one.name}s" for one in stages if one.each_strategy and one.name in earlier
+        }
+        faults += [
             f"{stage.name} reads {name}, which comes after it"
             for name in (*stage.inputs, *stage.after)
             if name not in before
         ]
-        if stage.name in seen:
-            found.append(f"{stage.name} stands twice")
-        seen.add(stage.name)
-    return found
+        if stage.name in earlier:
+            faults.append(f"{stage.name} stands twice")
+        earlier.add(stage.name)
+    return faults

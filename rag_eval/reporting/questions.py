@@ -137,20 +137,20 @@ def rank_missed(summary: Json, groups: IntArray, lost: Mapping[str, str]) -> lis
     share = hits / runs
     others = np.nan_to_num(np.delete(share, primary, axis=0))
     gain = others.max(axis=0, initial=0.0) - share[primary]
-    stated = np.array(asked["miss"][primary], dtype=np.float64)
+    miss_rates = np.array(asked["miss"][primary], dtype=np.float64)
     # NaN sorts last: questions without gold, and questions without a stated miss rate.
-    order = np.lexsort((stated, -gain, share[primary]))
+    order = np.lexsort((miss_rates, -gain, share[primary]))
     order = order[share[primary, order] < 1]
     _, first = np.unique(groups[order], return_index=True)
 
     def count(at: int, question: int) -> FoundCount:
-        found, tried = int(hits[at, question]), int(runs[at, question])
-        return FoundCount(strategy=names[at], n_found=found, n_runs=tried)
+        n_found, n_runs = int(hits[at, question]), int(runs[at, question])
+        return FoundCount(strategy=names[at], n_found=n_found, n_runs=n_runs)
 
-    found = []
+    missed = []
     for question in order[np.sort(first)[:N_LOOK_FIRST]].tolist():
         best = int(np.argmax(np.nan_to_num(share[:, question])))
-        found.append(
+        missed.append(
             LookFirst(
                 query_id=asked["id"][question],
                 text=asked["text"][question],
@@ -161,7 +161,7 @@ def rank_missed(summary: Json, groups: IntArray, lost: Mapping[str, str]) -> lis
                 lost=lost.get(asked["id"][question]),
             )
         )
-    return found
+    return missed
 
 
 # ---- Parts embedded in the HTML report: within a limit of bytes.

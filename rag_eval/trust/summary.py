@@ -39,7 +39,7 @@ class JudgedChunks(NamedTuple):
 
 def make_trust_part(
     config: Trust,
-    about: TrustFacts,
+    facts: TrustFacts,
     chunks: JudgedChunks,
     gold: BlockedGold,
     *,
@@ -50,8 +50,8 @@ def make_trust_part(
     states = {name: dict(sorted(Counter(chunks.trust[name]).items())) for name in STATES}
     return TrustPart.model_validate(
         {
-            "as_of": about.as_of,
-            "notes": about.notes,
+            "as_of": facts.as_of,
+            "notes": facts.notes,
             "configured": {
                 "domains": len(config.domains),
                 "authors": len(config.authors),
@@ -66,7 +66,7 @@ def make_trust_part(
             "factors": _trust_factors(states),
             "retrieved": retrieved,
             "filter": cost,
-            "poisoning": _poisoning(config, about, chunks, gold, retrieved),
+            "poisoning": _poisoning(config, facts, chunks, gold, retrieved),
         }
     )
 
@@ -114,7 +114,7 @@ def _trust_factors(states: Mapping[str, Mapping[str, int]]) -> list[TrustFactor]
 
 def _poisoning(
     config: Trust,
-    about: TrustFacts,
+    facts: TrustFacts,
     chunks: JudgedChunks,
     gold: BlockedGold,
     retrieved: Mapping[Name, RetrievedTrust],
@@ -126,7 +126,7 @@ def _poisoning(
     reasons = Counter(code for codes in frame["reasons"].tolist() for code in codes)
     return Poisoning.model_validate(
         {
-            "rules_version": about.rules_version,
+            "rules_version": facts.rules_version,
             "quarantine": config.quarantine,
             "about_injection": config.about_injection,
             "n_chunks": len(frame),
@@ -137,7 +137,7 @@ def _poisoning(
             "n_warned": int((frame["verdict"] == "warning").sum()),
             "n_allowed": int((frame["allowed_by"] != "").sum()),
             "reasons": dict(sorted(reasons.items())),
-            "manifest": about.manifest,
+            "manifest": facts.manifest,
             "quarantined": [
                 {
                     "chunk_id": row["chunk_id"],
