@@ -1,6 +1,6 @@
-"""Measure the poisoning guard: attacks found, clean texts stopped, its time, what each part adds.
+"""Measure the poisoning guard: attacks found, clean texts stopped, and its time.
 
-    guard.py [--only families clean speed linear ablation]
+    guard.py [--only families clean speed]
     guard.py --write
 
 The verdict of a text comes from its own findings alone. An attack is found if its verdict is
@@ -10,13 +10,10 @@ The verdict of a text comes from its own findings alone. An attack is found if i
 """
 
 import argparse
-import contextlib
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
-from unittest import mock
 
 import numpy as np
 from guard_texts import HELD_OUT, Attack, attacks, clean_sets, pandas_texts, sample
@@ -25,9 +22,9 @@ from timing import ROOT, alternate, data_folder, emit, indexed_text, json_lines,
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.overlap import wilson
 from rag_eval.trust import guard
-from rag_eval.trust.rules import Rule, RuleSet
+from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.sentences import find_addressing
-from rag_eval.trust.text import SIGNALS, Reading, read_all
+from rag_eval.trust.text import read_all
 
 Row = dict[str, object]
 Goals = tuple[float | None, float | None]
@@ -38,27 +35,18 @@ MILDER = "with `about_injection`"
 """Added to the name of a set that is judged with this setting."""
 NO_GOALS: Goals = (None, None)
 SPEED_BAR, SPEED_TEXTS, REPEATS = 1.0, 2_000, 7
-GROWTH_BAR, SIZES, SLOWEST, SHOWN = 1.3, (50_000, 100_000, 200_000), 2, 5
-TOO_SHORT = 0.005
-"""Seconds below which a time depends more on the processor's cache than on the rule."""
 Z = statistics.NormalDist().inv_cdf(0.975)
-
-
-def _family(rule: str) -> str:
-    """Return the part of a rule's id before the first dot."""
-    return rule.partition(".")[0]
 
 
 def judge(
     texts: Sequence[str],
-    rules: RuleSet | None = None,
     *,
     markdown: Sequence[bool] | None = None,
     about_injection: bool = False,
 ) -> list[str]:
     """Return the verdict of each text alone."""
     milder = {"about_injection": about_injection}
-    found = guard.screen(texts, rules, markdown=markdown, **milder)
+    found = guard.screen(texts, markdown=markdown, **milder)
     return guard.judge_findings(found, len(texts), **milder)
 
 
@@ -164,167 +152,17 @@ def measure_speed() -> None:
         )
 
 
-def adversarial(rule: Rule) -> Iterator[str]:
-    """Yield texts that a rule is slow on: its matches, near misses, and first words, repeated."""
-    for text in rule.match:
-        words = text.lower().split()
-        yield text.lower()
-        yield " ".join(words[:-1])
-        yield from (" ".join(words[:count]) for count in (1, 2, 3) if count < len(words))
-
-
-def fill(piece: str, size: int) -> str:
-    """Repeat a piece up to `size` characters."""
-    piece = f"{piece} "
-    return (piece * (size // len(piece) + 1))[:size]
-
-
-def _make_search(rules: RuleSet, text: str) -> Callable[[], object]:
-    return lambda: rules.find([text])
-
-
-def measure_linear() -> None:
-    """Fit the exponent of each rule's growth on its slowest texts."""
-    lines: list[Row] = []
-    shipped = RuleSet.load()
-    for rule in shipped.rules:
-        alone = RuleSet([rule], shipped.words)
-        pieces = list(dict.fromkeys(adversarial(rule)))
-        longest = {piece: _make_search(alone, fill(piece, SIZES[-1])) for piece in pieces}
-        taken = alternate(longest, 1, time.process_time)
-        for piece in sorted(taken, key=lambda piece: -taken[piece])[:SLOWEST]:
-            runs = {str(size): _make_search(alone, fill(piece, size)) for size in SIZES}
-            seconds = alternate(runs, REPEATS, time.process_time).values()
-            slope = float(np.polyfit(np.log(SIZES), np.log(list(seconds)), 1)[0])
-            ms = [round(second * 1_000, 2) for second in seconds]
-            lines.append({"rule": rule.id, "exponent": round(slope, 2), "ms": ms})
-    lines.sort(key=lambda line: -line["ms"][-1])
-    grown = [line for line in lines if line["ms"][-1] >= TOO_SHORT * 1_000]
-    steepest = max(grown, key=lambda line: line["exponent"], default=None)
-    for line in lines[:SHOWN]:
-        emit("guard_linear", **line)
-    emit(
-        "guard_linear",
-        rules=len(shipped.rules),
-        texts=len(lines),
-        steepest=steepest,
-        bar=GROWTH_BAR,
-    )
-
-
-# ---- What each part adds
-
-
-class Case(NamedTuple):
-    """An attack, or a clean text that the whole guard does not call clean."""
-
-    text: str
-    markdown: bool
-    is_attack: bool
-    verdict: str
-
-
-def _cases() -> Iterator[Case]:
-    rows = attacks(data_folder())
-    for row, verdict in zip(rows, judge([row.text for row in rows]), strict=True):
-        yield Case(row.text, markdown=False, is_attack=True, verdict=verdict)
-    for clean in clean_sets(data_folder()):
-        verdicts = judge(clean.texts, markdown=[clean.markdown] * len(clean.texts))
-        for text, verdict in zip(clean.texts, verdicts, strict=True):
-            if verdict != "clean":
-                yield Case(text, clean.markdown, is_attack=False, verdict=verdict)
-
-
-def without_detector(name: str) -> Callable[..., list[Reading]]:
-    """Return a `read_all` without the views and findings of one detector.
-
-    `leet+separators` is the source of a view that needs both detectors.
-    """
-
-    def read_less(texts: Sequence[tuple[str, bool]]) -> list[Reading]:
-        return [
-            Reading(
-                tuple(view for view in reading.views if name not in view.source.split("+")),
-                tuple(trick for trick in reading.tricks if trick.rule != name),
-            )
-            for reading in read_all(texts)
-        ]
-
-    return read_less
-
-
-def without_rules(leave_out: Callable[[Rule], bool]) -> RuleSet:
-    """Return the shipped rules without some."""
-    shipped = RuleSet.load()
-    return RuleSet([rule for rule in shipped.rules if not leave_out(rule)], shipped.words)
-
-
-def measure_ablation() -> None:
-    """Leave out each rule, family, detector and the model, and count the changed verdicts."""
-    cases = list(_cases())
-    touched: dict[tuple[str, str], set[int]] = {("detector", name): set() for name in SIGNALS}
-    for place, reading in enumerate(read_all([(case.text, case.markdown) for case in cases])):
-        sources = [view.source for view in reading.views if view.kind != "visible"]
-        for source in (*sources, *(trick.rule for trick in reading.tricks)):
-            for name in source.split("+"):
-                touched.setdefault(("detector", name), set()).add(place)
-    rules = [rule.id for rule in RuleSet.load().rules]
-    for name in rules:
-        touched |= {("rule", name): set(), ("family", _family(name)): set()}
-    found = guard.screen([case.text for case in cases], markdown=[case.markdown for case in cases])
-    for place, name in zip(found["row"], found["rule"], strict=True):
-        if name == guard.SPEAKS:
-            touched.setdefault(("model", name), set()).add(place)
-        elif name in rules:
-            touched["rule", name].add(place)
-            touched["family", _family(name)].add(place)
-    for (kind, name), places in touched.items():
-        some = [cases[place] for place in sorted(places)]
-        emit("guard_ablation", kind=kind, name=name, texts=len(some), **losses(kind, name, some))
-
-
-def losses(kind: str, name: str, cases: list[Case]) -> Row:
-    """Judge the cases without one part; count lost attacks and clean texts that now pass."""
-    with contextlib.ExitStack() as stack:
-        rules = None
-        if kind == "detector":
-            stack.enter_context(mock.patch.object(guard, "read_all", without_detector(name)))
-        elif kind == "model":
-            nothing = mock.patch.object(guard, "find_addressing", lambda views: [[] for _ in views])
-            stack.enter_context(nothing)
-        elif kind == "family":
-            rules = without_rules(lambda rule: _family(rule.id) == name)
-        else:
-            rules = without_rules(lambda rule: rule.id == name)
-        texts, flags = [case.text for case in cases], [case.markdown for case in cases]
-        less = judge(texts, rules, markdown=flags)
-    changed = [
-        (case.is_attack, case.verdict, verdict)
-        for case, verdict in zip(cases, less, strict=True)
-        if case.verdict != verdict
-    ]
-    counts = {
-        "lost": sum(attack and after == "clean" for attack, _, after in changed),
-        "unblocked": sum(attack and before == "blocked" for attack, before, _ in changed),
-        "clean_won": sum(not attack and after == "clean" for attack, _, after in changed),
-        "clean_unblocked": sum(not attack and before == "blocked" for attack, before, _ in changed),
-    }
-    return {**counts, "adds_nothing": counts["lost"] == counts["unblocked"] == 0}
-
-
 PARTS: dict[str, Callable[[], object]] = {
     "families": measure_families,
     "clean": measure_clean,
     "speed": measure_speed,
-    "linear": measure_linear,
-    "ablation": measure_ablation,
 }
 
 
 def write_record() -> None:
-    """Record the figures that docs/trust.md shows: each set, and the groups of the held-out set."""
-    families = [row for row in measure_families() if row["by"] == "set" or row["set"] == HELD_OUT]
-    rows = [*families, *measure_clean()]
+    """Record the figures that docs/trust.md shows: sets of attacks, and goals of clean texts."""
+    sets = [row for row in measure_families() if row["by"] == "set"]
+    rows = [*sets, *(row for row in measure_clean() if row["goals"] != NO_GOALS)]
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     RECORD.write_text("".join(lines), encoding="utf-8", newline="\n")
 
