@@ -19,7 +19,7 @@ from rag_eval.pipeline import (
     report_writing,
     retrieval,
     stability,
-    trust,
+    trust_measures,
 )
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report_folder import MetricsReport
@@ -40,7 +40,7 @@ STAGES: Final[tuple[Stage, ...]] = (
     retrieval.retrieve,
     measures.measure_rankings,
     stability.measure_stability,
-    trust.measure_trust,
+    trust_measures.measure_trust,
     answer_stages.answer_gold_set,
     answer_stages.check_citations,
     answer_stages.measure_answers,

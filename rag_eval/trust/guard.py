@@ -325,14 +325,25 @@ def judge_chunks(
 
 
 class UnitVerdicts(NamedTuple):
-    """Trust, verdict and reasons of the units of a strategy, each [n_units].
+    """Names (chunk_id, doc_id), trust, verdict and reasons of the units of a strategy, [n_units].
 
     The trust of a unit of an unknown document is 0.
     """
 
+    names: pd.DataFrame
     trust: FloatArray
     verdict: npt.NDArray[np.object_]
     reasons: list[list[str]]
+
+
+def verdicts_of_chunks(evidence: pd.DataFrame) -> UnitVerdicts:
+    """Return the verdicts of chunks (EVIDENCE_TRUST) as those of units."""
+    return UnitVerdicts(
+        evidence[["chunk_id", "doc_id"]],
+        evidence["trust"].to_numpy(),
+        evidence["verdict"].to_numpy(dtype=object),
+        evidence["reasons"].tolist(),
+    )
 
 
 def judge_units(
@@ -370,6 +381,7 @@ def judge_units(
         mark(place, grade, codes)
     trust = evidence.drop_duplicates("doc_id").set_index("doc_id")["trust"]
     return UnitVerdicts(
+        units.rename(columns={"unit_id": "chunk_id"})[["chunk_id", "doc_id"]],
         trust.reindex(units["doc_id"]).fillna(0.0).to_numpy(dtype=np.float64),
         np.array(VERDICTS, dtype=object)[rank],
         reasons,

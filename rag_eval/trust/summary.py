@@ -1,21 +1,24 @@
 """Trust and poisoning in the report, made from the verdicts on all chunks."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import IntArray
+from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.config import FRESH, STALE, Trust
 from rag_eval.core.errors import quoted
 from rag_eval.core.parts import Name
-from rag_eval.core.records import Absent, number
+from rag_eval.core.records import Absent, Figure, number
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gold.gold_report import BlockedGold
+from rag_eval.trust.guard import UnitVerdicts
 from rag_eval.trust.sources import FORMULA, POINTS
 from rag_eval.trust.trust_report import (
+    BlockedRow,
+    FilterRow,
     Poisoning,
     RetrievedTrust,
     TrustFactor,
@@ -160,4 +163,78 @@ def _poisoning(
                 for name in ("n_retrieved", "n_blocked", "n_warned")
             },
         }
+    )
+
+
+# ---- What a strategy retrieved
+
+MAX_EXAMPLES = 20
+"""Most blocked units of a strategy that the report names."""
+
+
+def average_trust(trust: FloatArray, rows: IntArray) -> FloatArray:
+    """Return the mean trust of the units in each row, [n_runs, k], -1 in an empty place."""
+    means, with_any = np.full(len(rows), np.nan), (rows >= 0).any(axis=1)
+    # An empty place has row -1, which reads the appended last entry.
+    means[with_any] = np.nanmean(np.append(trust, np.nan)[rows[with_any]], axis=1)
+    return means
+
+
+def summarise_retrieved(
+    units: UnitVerdicts, query_ids: Sequence[str], rows: IntArray, average: Figure
+) -> RetrievedTrust:
+    """Count the results with each verdict, and list blocked units, the most frequent ones first.
+
+    `rows`, [n_runs, depth], are the units of the results, -1 in an empty place. A run asks one of
+    the wordings, whose questions are `query_ids`.
+    """
+    verdict = np.append(units.verdict, "")[rows]
+    run, place = np.nonzero(verdict == "blocked")
+    results = pd.DataFrame(
+        {"unit": rows[run, place], "variant": run % len(query_ids), "rank": place + 1}
+    )
+    results["n"] = results.groupby("unit")["unit"].transform("size")
+    results = results.drop_duplicates("unit").join(units.names, on="unit")
+    results = results.sort_values(["n", "chunk_id"], ascending=[False, True]).head(MAX_EXAMPLES)
+    blocked = [
+        BlockedRow.model_validate(
+            {name: row[name] for name in ("chunk_id", "doc_id", "rank", "n")}
+            | {"query_id": query_ids[row["variant"]], "reasons": units.reasons[row["unit"]]}
+        )
+        for row in results.to_dict("records")
+    ]
+    return RetrievedTrust(
+        avg_trust=average,
+        n_retrieved=int((rows >= 0).sum()),
+        n_blocked=len(run),
+        n_warned=int((verdict == "warning").sum()),
+        blocked=blocked,
+    )
+
+
+def make_trust_filter(
+    config: Trust,
+    trust: FloatArray,
+    deltas: Sequence[Mapping[str, object]],
+    figures: Sequence[tuple[Figure, Figure]],
+) -> TrustFilter:
+    """Describe the cost of the trust filter over chunks with some `trust`.
+
+    `deltas` are differences with the filter minus without it; `a` is the strategy. `figures` are
+    those with and without it, in the same order.
+    """
+    threshold = config.threshold or 0.0
+    rows = [
+        FilterRow.model_validate(
+            {key: value for key, value in row.items() if key not in {"a", "b", "p"}}
+            | {"strategy": row["a"], "with_filter": within, "without_filter": without}
+        )
+        for row, (within, without) in zip(deltas, figures, strict=True)
+    ]
+    return TrustFilter(
+        threshold=threshold,
+        applied=config.filter,
+        n_chunks=len(trust),
+        n_below=int((trust < threshold).sum()),
+        rows=rows,
     )
