@@ -42,6 +42,7 @@ from rag_eval.pipeline.scores import ScoredRuns, figure_of, judge_runs, score_ru
 from rag_eval.pipeline.uncertain import (
     UNCERTAIN_FILE,
     StatedRetrievals,
+    compress,
     measure_coverage,
     original_claims,
     summarize_answers,
@@ -665,7 +666,7 @@ def compare_miss_rates(
     lines = work.keep(
         "uncertain",
         identity,
-        lambda: {UNCERTAIN_FILE: write_lines(scored, retrievals, worth, coverage)},
+        lambda: {UNCERTAIN_FILE: compress(write_lines(scored, retrievals, worth, coverage))},
     )
     return CalibratedMissRates(
         uncertainty=uncertainty, calibration=calibration, lines=lines.path(UNCERTAIN_FILE)

@@ -50,13 +50,13 @@ from rag_eval.storage.files import atomic_path, write_bytes, write_text
 
 # ---- The stage: the report and every file beside it.
 
-EXPORTED = {".parquet", ".trec", ".jsonl", ".log"}
+EXPORTED = {".parquet", ".trec", ".gz", ".jsonl", ".log"}
 ANSWER_FILES: Final = (
     *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
     *("auditable-answers.jsonl", "events.log", "traces.log"),
 )
 REPLACED: Final = (
-    *("run-*.trec", "reliability.svg", *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
+    *("run-*.trec.gz", "reliability.svg", *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
     *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
 )
 """Files that every run writes anew, or removes."""

@@ -1,7 +1,8 @@
 """The uncertainty of each retrieval and each answer, and `uncertain-retrievals.jsonl`."""
 
 import json
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -104,9 +105,9 @@ def measure_coverage(
     )
 
 
-# ---- `uncertain-retrievals.jsonl`: one line for every retrieval of every strategy.
+# ---- `uncertain-retrievals.jsonl.gz`: one line for every retrieval of every strategy.
 
-UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl"
+UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl.gz"
 SCHEMA_VERSION = 2
 
 
@@ -117,6 +118,13 @@ class StatedRetrievals(NamedTuple):
     claims: pd.DataFrame
     source: RateSource
     gaps: pd.DataFrame | None
+
+
+def compress(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress lines as gzip, without a time, so that equal lines give equal bytes."""
+    pack = zlib.compressobj(wbits=31)  # 31: with the head and the check sum of gzip
+    yield from map(pack.compress, lines)
+    yield pack.flush()
 
 
 def write_lines(

@@ -4,6 +4,7 @@ A topic is one wording of a question. Its id, qid, is the query_id for the origi
 `query_id/paraphrase_id` for every other wording. Neither id holds a slash.
 """
 
+import gzip
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -50,12 +51,15 @@ def exchange_files(
         "runs": pd.concat(runs, ignore_index=True),
     }
     files: dict[str, bytes] = {
-        f"{name}.parquet": table.to_parquet(None, index=False, compression="zstd")
+        f"{name}.parquet": table.to_parquet(
+            None, index=False, compression="zstd", compression_level=9
+        )
         for name, table in tables.items()
     }
     files["qrels.trec"] = _trec_qrels(qrels).encode()
     for frame, (name, ranked) in zip(runs, rankings.items(), strict=True):
-        files[f"run-{name}.trec"] = _trec_run(frame[frame["seed"] == ranked.seed])
+        first = frame[(frame["seed"] == ranked.seed) & (frame["paraphrase_id"] == ORIGINAL)]
+        files[f"run-{name}.trec.gz"] = gzip.compress(_trec_run(first), mtime=0)
     return files
 
 
@@ -86,8 +90,6 @@ def _rank_documents(
             "docno": ranked.units["doc_id"].array[row],
             "rank": 0,
             "score": run["score_raw"].to_numpy(),
-            "score_norm": run["score_norm"].to_numpy(),
-            "rerank_score": run["rerank_score"].to_numpy(),
             "chunk_id": ranked.units[unit].array[row],
         }
     ).drop_duplicates(["seed", "qid", "docno"], ignore_index=True)

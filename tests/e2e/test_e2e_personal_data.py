@@ -205,7 +205,7 @@ def test_a_retriever_that_masks_nothing_leaks_nothing(project, personal):
         more="  - {name: leaky, kind: external, source: leaky}\n"
         "  - {name: rounds, kind: iterative, base: bm25, min_recall: 1.0}\n",
     )
-    assert any(line["query_expansions"] for line in lines(reports / "uncertain-retrievals.jsonl"))
+    assert any(line["query_expansions"] for line in project.lines("uncertain-retrievals.jsonl"))
     database = (project.home / "rag_eval.db").read_bytes()
     assert [value for value in EVERY if value.encode() in database] == []
     check_nothing_leaves(places)

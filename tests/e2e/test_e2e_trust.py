@@ -1,5 +1,6 @@
 """Trust and the poisoning guard in whole runs: from planted files to the gate's verdict."""
 
+import gzip
 import json
 import re
 import sys
@@ -191,7 +192,10 @@ def nights(scenario):
         return found[name]
 
     blocked = night("blocked")
-    blocked.files = {path.name: path.read_bytes() for path in project.reports.glob("tiny/*")}
+    blocked.files = {
+        path.name: gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        for path in project.reports.glob("tiny/*")
+    }
     blocked.lint = project.command("lint", "tiny").stdout
     qrels = open_runner(opened(project)).get(GoldVariants).qrels_document
     query_id = qrels[qrels["item_id"] == "storage.md"]["query_id"].iloc[0]

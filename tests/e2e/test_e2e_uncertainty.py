@@ -339,8 +339,8 @@ def test_the_job_states_the_rates_of_the_command_line(missing, tmp_path):
     assert by_job["content_hash"] == by_hand["content_hash"]
     for part in ("uncertainty", "calibration"):
         assert without(by_job[part]) == without(by_hand[part])
-    assert (settings.reports / "tiny" / "uncertain-retrievals.jsonl").read_bytes() == (
-        missing.reports / "tiny" / "uncertain-retrievals.jsonl"
+    assert (settings.reports / "tiny" / "uncertain-retrievals.jsonl.gz").read_bytes() == (
+        missing.reports / "tiny" / "uncertain-retrievals.jsonl.gz"
     ).read_bytes()
     for asset, table, column, value in (
         ("miss_rate_claims", "stated", "status", "provisional"),

@@ -1,6 +1,7 @@
 """A tiny gold set in our layout, a BEIR folder and the command line, in-process or as a process."""
 
 import base64
+import gzip
 import json
 import os
 import re
@@ -190,8 +191,12 @@ class Project:
         )
 
     def text(self, name: str, gold_set: str = "tiny") -> str:
-        """Read a file of the report."""
-        return (self.reports / gold_set / name).read_text(encoding="utf-8")
+        """Read a file of the report, also a compressed one."""
+        path = self.reports / gold_set / name
+        packed = path.with_name(f"{name}.gz")
+        if packed.exists():
+            return gzip.decompress(packed.read_bytes()).decode()
+        return path.read_text(encoding="utf-8")
 
     def lines(self, name: str, gold_set: str = "tiny") -> list[dict[str, Any]]:
         """Read a file of JSON lines of the report; only a line feed ends a line."""

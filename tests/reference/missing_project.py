@@ -122,8 +122,7 @@ def make(project: Project) -> None:
 
 
 def lines(project: Project, name: str = "tiny") -> list[dict[str, Any]]:
-    path = project.reports / name / "uncertain-retrievals.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    return project.lines("uncertain-retrievals.jsonl", name)
 
 
 def night(project: Project, *more: str, exit_code: int = 0) -> Result:

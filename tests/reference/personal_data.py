@@ -3,6 +3,7 @@
 The code joins the values from parts, so that no scanner reports the tests as a leak.
 """
 
+import gzip
 import re
 import string
 from collections.abc import Iterator
@@ -147,7 +148,10 @@ def _texts(path: Path) -> Iterator[str]:
     if path.suffix == ".parquet":
         yield pd.read_parquet(path).to_json(force_ascii=False)
         return
-    raw = path.read_bytes().decode("utf-8", "replace")
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    raw = data.decode("utf-8", "replace")
     yield raw
     yield re.sub(
         r"\\u([0-9a-fA-F]{4})|\\n", lambda match: chr(int(match[1], 16)) if match[1] else " ", raw
