@@ -78,12 +78,14 @@ def abstention(text: str) -> Abstention | None:
     token = _TOKEN.match(text)
     if not token:
         return _acknowledgement(text)
-    rest = _HEADER_LINE.sub("", text[token.end("token") :]) if len(text) <= MAX_CHARS else text
+    remainder = _HEADER_LINE.sub("", text[token.end("token") :]) if len(text) <= MAX_CHARS else text
     if token["token"] == INSUFFICIENT_EVIDENCE:
-        answers = len(rest) > MAX_GAPS_CHARS or states_an_answer(rest)
+        answers = len(remainder) > MAX_GAPS_CHARS or states_an_answer(remainder)
         return None if answers else "insufficient_evidence"
-    alone = not any(map(str.isalnum, rest))
-    return "not_found" if alone or _acknowledgement(rest.lstrip(" \t\r\n.:;,*_)]—–-")) else None
+    alone = not any(map(str.isalnum, remainder))
+    return (
+        "not_found" if alone or _acknowledgement(remainder.lstrip(" \t\r\n.:;,*_)]—–-")) else None
+    )
 
 
 def _acknowledgement(text: str) -> Abstention | None:
@@ -125,7 +127,11 @@ class _Language:
             part = next((part for part in parts if f"<{part}>" in phrase), None)
             if part is None:
                 return [phrase]
-            return [one for way in parts[part] for one in expand(phrase.replace(f"<{part}>", way))]
+            return [
+                expanded_phrase
+                for way in parts[part]
+                for expanded_phrase in expand(phrase.replace(f"<{part}>", way))
+            ]
 
         def compile_rule(phrases: Iterable[str]) -> LinearPattern:
             expanded = itertools.chain.from_iterable(map(expand, phrases))
@@ -170,20 +176,20 @@ class _Language:
 
     def _judge_clause(self, clause: str, *, is_grounded: bool, before: str) -> _Kind:
         """Judge a clause; `before` is the kind of the clause before it in the sentence."""
-        rest = clause
-        while (after := self._cut("conjunction", rest)) is not None:
-            rest = after
-        led = self._cut("lead", rest)
-        refusal = self._find_refusal(rest, is_grounded=is_grounded)
+        words = clause
+        while (after := self._cut("conjunction", words)) is not None:
+            words = after
+        led = self._cut("lead", words)
+        refusal = self._find_refusal(words, is_grounded=is_grounded)
         refusal = refusal or self._find_refusal(led or "", is_grounded=True)
-        if refusal or not rest or led == "":
+        if refusal or not words or led == "":
             return refusal or "lead"
-        states = re.search(r"\d", rest) is not None
-        if self._starts("courtesy", rest):
+        states = re.search(r"\d", words) is not None
+        if self._starts("courtesy", words):
             return "courtesy"
-        if self._starts("topic", rest) and not states:
+        if self._starts("topic", words) and not states:
             return "topic"
-        states |= self._starts("content", clause) or self._verbs.matches(rest.encode())
+        states |= self._starts("content", clause) or self._verbs.matches(words.encode())
         goes_on = self._starts("goes_on", clause) or before == "courtesy" or not states
         return "more" if before and goes_on else "content"
 
@@ -191,9 +197,11 @@ class _Language:
         """Return how a clause abstains; a grounded clause may leave out the sources."""
         texts = [text]
         if is_grounded:
-            rest = self._cut("pronoun", text) or text
-            texts += [f"{text} {self._object}", f"{self._subject} {rest}"]
-        kinds = (kind for kind in _KINDS if any(self._starts(kind, one) for one in texts))
+            words = self._cut("pronoun", text) or text
+            texts += [f"{text} {self._object}", f"{self._subject} {words}"]
+        kinds = (
+            kind for kind in _KINDS if any(self._starts(kind, candidate) for candidate in texts)
+        )
         return next(kinds, None) if text else None
 
     def _starts(self, rule: str, clause: str) -> bool:

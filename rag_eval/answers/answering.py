@@ -98,9 +98,9 @@ def _format_evidence(item: Evidence, schema: ResponseSchema) -> str:
     first, *others = _make_plain(item.chunk.text.replace("\r\n", "\n")).split("\n")
     numbered = [f"{number}| {line}" for number, line in enumerate(others, item.first_line + 1)]
     if schema == "auditable":
-        own = dataclasses.asdict(item.chunk)
+        fields = dataclasses.asdict(item.chunk)
         numbered.insert(0, f"{item.first_line}| {first}")
-        first = json.dumps({name: own[name] for name in AUDITABLE_FIELDS})
+        first = json.dumps({name: fields[name] for name in AUDITABLE_FIELDS})
     return "\n".join([f"[{quoted(item.token, 4000)}] {first}", *numbered])
 
 
@@ -109,7 +109,9 @@ def _system(question: Question, *, analyze_only: bool, nonce: str) -> str:
     other_refusal = NOT_FOUND if analyze_only else INSUFFICIENT_EVIDENCE
     form = _TEXTS[f"{question.settings.response_schema}_form"].format(
         refusal=f'"{gaps if analyze_only else NOT_FOUND}"',
-        verdicts=", ".join(one for one in question.settings.verdicts if one != other_refusal),
+        verdicts=", ".join(
+            verdict for verdict in question.settings.verdicts if verdict != other_refusal
+        ),
         refusal_verdict=INSUFFICIENT_EVIDENCE if analyze_only else NOT_FOUND,
         refusal_text="then the missing pieces by name" if analyze_only else "nothing after it",
     )
@@ -271,7 +273,7 @@ class _Case:
         if objections:
             return [fault for _, fault in objections]
         self.answer = dataclasses.replace(answer, text=candidate.text, findings=findings)
-        self.counts.update(f"finding.{one.source}.{one.kind}" for one in findings)
+        self.counts.update(f"finding.{finding.source}.{finding.kind}" for finding in findings)
         if self._plugins.postprocessors:
             reworded = candidate.text != answer.text
             self._add_event("question.postprocessed", reworded=reworded, findings=len(findings))
@@ -348,8 +350,10 @@ class _Case:
                 return []
             self._reject(reply.text, faults)
             codes, message = _codes_of(faults), faults[0].message
-            named = ",".join(codes)
-            self._add_event("question.chat.rejected", attempt=attempt, codes=named, message=message)
+            listed = ",".join(codes)
+            self._add_event(
+                "question.chat.rejected", attempt=attempt, codes=listed, message=message
+            )
             correcting = _correct(reply.text, [fault.message for fault in faults])
             if not PROVENANCE.isdisjoint(codes) and ladder:
                 again = self._gather_again(ladder.pop(0))
@@ -422,7 +426,7 @@ class _Case:
             self._set(outcome=parsed.outcome, codes=(parsed.outcome,), text=parsed.text)
             return []
         is_answered = parsed.outcome == "answered"
-        judged = judge(
+        checked = judge(
             parsed.text,
             parsed.citations,
             prompt.evidence,
@@ -433,14 +437,14 @@ class _Case:
         answer = dataclasses.replace(
             self.answer,
             outcome=parsed.outcome,
-            text=NOT_FOUND if is_bare else judged.text,
+            text=NOT_FOUND if is_bare else checked.text,
             verdict=parsed.verdict,
-            citations=judged.citations,
+            citations=checked.citations,
             delta_s=parsed.delta_s,
             lambda_state=parsed.lambda_state,
         )
-        if judged.faults or not judged.text:
-            return judged.faults or [Fault("empty_answer", "there is nothing but citations.")]
+        if checked.faults or not checked.text:
+            return checked.faults or [Fault("empty_answer", "there is nothing but citations.")]
         if is_answered:
             return self._accept(parsed.text, answer)
         self.answer = answer
@@ -471,14 +475,14 @@ class AnswerRun:
 
 def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
     """Raise InputError `mode_not_available` if a question's mode lacks its input."""
-    made: dict[Mode, object] = {
+    tools_of: dict[Mode, object] = {
         "deterministic": tools.extract,
         "llm": tools.chat,
         "recorded": tools.recorded,
     }
     for question in questions:
-        if made[question.settings.mode] is None:
-            available = ", ".join(mode for mode, tool in made.items() if tool is not None)
+        if tools_of[question.settings.mode] is None:
+            available = ", ".join(mode for mode, tool in tools_of.items() if tool is not None)
             raise InputError.of(
                 "mode_not_available",
                 f"question {quoted(question.query_id)} has a mode that nothing is configured for",
@@ -502,11 +506,11 @@ def _check_evidence(cases: Sequence[_Case], events: Events) -> None:
         if not case.gathered.evidence and not case.gathered.fault
     ]
     if empty:
-        named = ", ".join(map(quoted, empty[:MAX_NAMED]))
+        listed = ", ".join(map(quoted, empty[:MAX_NAMED]))
         more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
         field = "answers.strict_fail_on_empty_evidence"
         message = (
-            f"no evidence for {format_count(len(empty), 'question')}: {named}{more}; fix the"
+            f"no evidence for {format_count(len(empty), 'question')}: {listed}{more}; fix the"
             " corpus or the "
             f"preflights, or switch {field} off"
         )

@@ -88,18 +88,18 @@ def _complete(cited: CitedSnippet, evidence: Sequence[Evidence]) -> Citation | F
             if not left:
                 return Fault(code, f"the evidence has no such {name}: {quoted(value, 200)}.")
             code = "wrong_field"
-    if (stated := cited.offsets) is not None:
+    if (offsets := cited.offsets) is not None:
         left = [
             (number, item)
             for number, item in left
-            if item.chunk.offsets.start <= stated.start < stated.end <= item.chunk.offsets.end
+            if item.chunk.offsets.start <= offsets.start < offsets.end <= item.chunk.offsets.end
         ]
         if not left:
-            message = f"{stated.start} to {stated.end} does not lie in the cited evidence."
+            message = f"{offsets.start} to {offsets.end} does not lie in the cited evidence."
             return Fault("bad_offsets", message)
     number, item = left[0]
     text, base = item.chunk.text, item.chunk.offsets.start
-    wanted = stated or item.chunk.offsets
+    wanted = offsets or item.chunk.offsets
     low, high = wanted.start - base, wanted.end - base
     place = trim(text, low, high)
     if place is None:
@@ -227,8 +227,8 @@ class _Known:
 
     def __init__(self, items: Sequence[Evidence], lines: Collection[tuple[str, int, int]]) -> None:
         chunks = [item.chunk for item in items]
-        named = ((chunk.doc_id, chunk.section_id, chunk.source_url) for chunk in chunks)
-        self._names = {tidy_path(name) for names in named for name in names}
+        names = ((chunk.doc_id, chunk.section_id, chunk.source_url) for chunk in chunks)
+        self._names = set(map(tidy_path, itertools.chain.from_iterable(names)))
         self._lines = lines
         self._text = visible("\n\n".join(chunk.text for chunk in chunks)).replace("\\", "/")
 
@@ -241,7 +241,7 @@ class _Known:
             for doc, first, last in self._lines
         ):
             return True
-        if any(_is_part_of(name, known) for known in self._names):
+        if any(_is_part_of(name, whole_name) for whole_name in self._names):
             return True
         # the text must have the whole name, not a part of a longer name
         whole = r"(?<![\w.~-])" + re.escape(name) + r"(?![\w~-]|\.\w)"
@@ -266,9 +266,9 @@ def _check_paths(
     if len(paths) > MAX_PATHS:
         return [Fault("path_not_cited", f"the answer names more than {MAX_PATHS} paths.")]
     lines = {(item.chunk.doc_id, item.first_line, item.last_line) for item in evidence}
-    known = _Known(evidence, lines)
+    present = _Known(evidence, lines)
     asked = set(find_paths(question)) if question is not None else set()
-    absent = [path for path in paths if path not in asked and path not in known]
+    absent = [path for path in paths if path not in asked and path not in present]
     faults = []
     if absent:
         faults.append(Fault("path_not_in_evidence", f"no evidence has {_join_named(absent)}."))
@@ -300,10 +300,11 @@ def judge(
     if refusal_to is None and not has_content(text):  # only marks or invisible characters
         faults.append(Fault("empty_answer", "the answer has no letter or digit."))
     completed = [
-        _complete(one, evidence) if isinstance(one, CitedSnippet) else one for one in citations
+        _complete(entry, evidence) if isinstance(entry, CitedSnippet) else entry
+        for entry in citations
     ]
-    faults += [one for one in completed if isinstance(one, Fault)]
-    cited = [one for one in completed if not isinstance(one, Fault)]
+    faults += [entry for entry in completed if isinstance(entry, Fault)]
+    cited = [entry for entry in completed if not isinstance(entry, Fault)]
     placed: list[CitedSpan] = []
     unmarked = unmarked_segment(text)
     for citation in cited:
@@ -314,10 +315,10 @@ def judge(
             faults.append(fault)
     for _, mark in marks:
         if not any(citation.has_mark(mark) for citation in cited):
-            known = any(mark.lies_in(item) for item in evidence)
+            is_evidence = any(mark.lies_in(item) for item in evidence)
             token = quoted(cite_token(*mark.lines), 200)
             message = f"{token} is in the text but not under citations."
-            faults.append(Fault("path_not_cited" if known else "unknown_snippet", message))
+            faults.append(Fault("path_not_cited" if is_evidence else "unknown_snippet", message))
     faults += _find_crossing(placed, evidence, cross_section_allowed)
     faults += _check_paths(text, evidence, cited, refusal_to)
     return Judged(text, tuple(dict.fromkeys(placed)), tuple(dict.fromkeys(filter(None, faults))))
@@ -365,8 +366,8 @@ class _MinCountOptions(BaseModel, extra="forbid"):
 
 def ban_regex(options: Mapping[str, Any]) -> Check:
     """Reject an answer that matches one of `patterns`; raises ValueError for unfit options."""
-    given = _BanRegexOptions.model_validate(dict(options))
-    patterns = [TimedPattern(pattern) for pattern in given.patterns]
+    checked = _BanRegexOptions.model_validate(dict(options))
+    patterns = [TimedPattern(pattern) for pattern in checked.patterns]
 
     def check(candidate: Candidate) -> str | None:
         body = [candidate.body]
@@ -378,11 +379,11 @@ def ban_regex(options: Mapping[str, Any]) -> Check:
 
 def require_min_inline_regex_count(options: Mapping[str, Any]) -> Check:
     """Reject an answer with under `min_count` matches of `pattern`, inline marks included."""
-    given = _MinCountOptions.model_validate(dict(options))
-    pattern = TimedPattern(given.pattern)
+    checked = _MinCountOptions.model_validate(dict(options))
+    pattern = TimedPattern(checked.pattern)
 
     def check(candidate: Candidate) -> str | None:
-        (count,), wanted = pattern.count_in([candidate.body]), given.min_count
+        (count,), wanted = pattern.count_in([candidate.body]), checked.min_count
         if count >= wanted:
             return None
         shown = quoted(pattern.pattern)
@@ -421,13 +422,16 @@ def require_citation_support(options: Mapping[str, Any], score: Score | None = N
             citations=candidate.citations,
             evidence=evidence,
         )
-        (judged,) = citation_support([answer], score=score)
+        (sentences,) = citation_support([answer], score=score)
         doubt = _doubt_words if score is None else _doubt_verdict
-        found = ((one, doubt(one) if one.places else "cites nothing") for one in judged)
+        doubts = (
+            (sentence, doubt(sentence) if sentence.places else "cites nothing")
+            for sentence in sentences
+        )
         return next(
             (
-                f"sentence {one.segment + 1} ({quoted(one.text, 100)}) {reason}."
-                for one, reason in found
+                f"sentence {sentence.segment + 1} ({quoted(sentence.text, 100)}) {reason}."
+                for sentence, reason in doubts
                 if reason
             ),
             None,
@@ -439,8 +443,8 @@ def require_citation_support(options: Mapping[str, Any], score: Score | None = N
 def _without_orders(item: Evidence) -> Evidence:
     """Blank the sentences of a passage that the guard finds to speak to a model."""
     text = item.chunk.text
-    found = screen([text])
-    orders = found[found["severity"] != "hint"][["start", "end"]].to_numpy().tolist()
+    findings = screen([text])
+    orders = findings[findings["severity"] != "hint"][["start", "end"]].to_numpy().tolist()
     for low, high in spans(text):
         # a finding may begin with the full stop before it
         if any(min(high, end) - max(low, start) > 1 for start, end in orders):
@@ -451,20 +455,20 @@ def _without_orders(item: Evidence) -> Evidence:
 _UNSUPPORTED = "is not supported by what it cites"
 
 
-def _doubt_verdict(one: SentenceSupport) -> str:
+def _doubt_verdict(sentence: SentenceSupport) -> str:
     """Say why the verifier's verdict does not carry a sentence; empty if it does."""
-    if math.isnan(one.score):
+    if math.isnan(sentence.score):
         return "has no verdict of the verifier on what it cites"
-    return "" if one.supported else _UNSUPPORTED
+    return "" if sentence.supported else _UNSUPPORTED
 
 
-def _doubt_words(one: SentenceSupport) -> str:
+def _doubt_words(sentence: SentenceSupport) -> str:
     """Say why the words that a sentence cites do not carry it; empty if they do."""
-    if one.conflict:
-        return f"conflicts with what it cites: {quoted(one.conflict, 150)}"
-    if not one.supported:
+    if sentence.conflict:
+        return f"conflicts with what it cites: {quoted(sentence.conflict, 150)}"
+    if not sentence.supported:
         return _UNSUPPORTED
-    texts = one.text, one.passage
+    texts = sentence.text, sentence.passage
     doubts = {
         "has words that what it cites lacks": missing_words(*texts),
         "exchanges words of what it cites": exchanged_words(*texts) or (),
@@ -481,23 +485,23 @@ OWN_VALIDATORS: dict[str, Factory] = {
 
 
 def _load_plugin(
-    use: PluginUse, kind: Literal["validator", "postprocessor"], own: Mapping[str, Factory]
+    use: PluginUse, kind: Literal["validator", "postprocessor"], built_in: Mapping[str, Factory]
 ) -> Any:
     """Load a plug-in of ours or an installed one with its options; raises InputError."""
     entries = importlib.metadata.entry_points(group=f"rag_eval.{kind}s")
     installed = {entry.name: entry for entry in entries}
     field, name = f"answers.{kind}s.{use.name}", use.name
-    names = sorted(installed.keys() | own.keys())
+    names = sorted(installed.keys() | built_in.keys())
     if name not in names:
         near = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        message, known = (
+        message, available = (
             f"no {kind} of this name is installed{hint}",
             ", ".join(names) or "none is installed",
         )
-        raise InputError.of(f"unknown_{kind}", message, field=field, found=name, accepted=known)
+        raise InputError.of(f"unknown_{kind}", message, field=field, found=name, accepted=available)
     try:
-        return (own.get(name) or installed[name].load())(use.options)
+        return (built_in.get(name) or installed[name].load())(use.options)
     except ValueError as error:  # pydantic's ValidationError is a subclass
         message = quoted(" ".join(str(error).split()), 400)
         raise InputError.of(f"bad_{kind}_options", message, field=field) from None
@@ -529,8 +533,8 @@ def load_plugins(settings: Answers, score: Score | None = None) -> Plugins:
                 problems.extend(error.problems)
 
     supports = functools.partial(require_citation_support, score=score)
-    own = OWN_VALIDATORS | {"require_citation_support": supports}
-    load(settings.validators, plugins.validators, "validator", own)
+    built_in = OWN_VALIDATORS | {"require_citation_support": supports}
+    load(settings.validators, plugins.validators, "validator", built_in)
     load(settings.postprocessors, plugins.postprocessors, "postprocessor", {})
     if problems:
         raise InputError(problems)
@@ -587,23 +591,23 @@ def postprocess(
     findings: list[AnswerFinding] = []
     for name, process in postprocessors:
         try:
-            made = _process(candidate, process)
+            processed = _process(candidate, process)
         except Exception as error:  # noqa: BLE001 - a plug-in is anybody's code
             reason = quoted(" ".join(str(error).split()), MAX_MESSAGE_CHARS)
             return Fault("postprocessor_error", f"{name}: {type(error).__name__}: {reason}")
-        if made.text is not None:
-            body = _mark_again(made.text, candidate.body)
-            candidate = dataclasses.replace(candidate, text=made.text, body=body)
-        findings += [AnswerFinding(name, **one.model_dump()) for one in made.findings]
+        if processed.text is not None:
+            body = _mark_again(processed.text, candidate.body)
+            candidate = dataclasses.replace(candidate, text=processed.text, body=body)
+        findings += [AnswerFinding(name, **finding.model_dump()) for finding in processed.findings]
     return candidate, tuple(findings)
 
 
 def _process(candidate: Candidate, process: Postprocess) -> Processed:
     """Ask one plug-in; raises ValueError if it breaks a rule."""
-    made = Processed.model_validate(process(candidate))
+    processed = Processed.model_validate(process(candidate))
     n = len(segments(candidate.text))
-    if made.text is not None and len(segments(made.text)) != n:
+    if processed.text is not None and len(segments(processed.text)) != n:
         raise ValueError(f"the text must keep its number of sentences, {n}")
-    if any(one.segment >= n for one in made.findings):
+    if any(finding.segment >= n for finding in processed.findings):
         raise ValueError(f"a segment must be less than the number of sentences, {n}")
-    return made
+    return processed

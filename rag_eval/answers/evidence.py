@@ -357,12 +357,12 @@ class Preflights:
         evidence: dict[tuple[str, Offsets, str], Evidence] = {}
         records: list[PreflightRecord] = []
         for place, step in enumerate(question.settings.preflights):
-            about: dict[str, str | int] = {
+            facts: dict[str, str | int] = {
                 "query_id": question.query_id,
                 "step": place,
                 "kind": step.kind,
             }
-            log.add("preflight.step.start", **about)
+            log.add("preflight.step.start", **facts)
             findings = self._run(question, step, raised)
             if isinstance(findings, Fault):
                 return Gathered((), tuple(records), findings)
@@ -373,7 +373,7 @@ class Preflights:
             records.append(record)
             if not items:
                 missing = len(findings.missing)
-                log.add("preflight.step.filtered_to_zero", **about, missing=missing)
+                log.add("preflight.step.filtered_to_zero", **facts, missing=missing)
         return Gathered(tuple(evidence.values()), tuple(records))
 
     def _run(self, question: Question, step: Preflight, raised: int) -> _Findings | Fault:

@@ -83,9 +83,9 @@ class _Shown:
         places: dict[str, list[int]] = {}
         for place, (context, item) in enumerate(zip(self.contexts, self.evidence, strict=True)):
             ids = ("doc_id", "snippet_id", "section_id", "source_url")
-            own = (getattr(item.chunk, name) for name in ids)
-            stated = context.document, context.snippet, context.title, context.url
-            for name in {*stated, *own} - {""}:
+            ours = (getattr(item.chunk, name) for name in ids)
+            theirs = context.document, context.snippet, context.title, context.url
+            for name in {*theirs, *ours} - {""}:
                 places.setdefault(name, []).append(place)
         return places
 
@@ -234,7 +234,7 @@ class RecordedAnswers:
         # mask labelled values of the contexts, because the answer may repeat a value without the
         # label
         pairs = zip(contexts, located, strict=True)
-        known = labelled_values([context.text for context, (_, is_masked) in pairs if is_masked])
+        secrets = labelled_values([context.text for context, (_, is_masked) in pairs if is_masked])
         outcome, codes = _judge_outcome(output, text)
         cited = self._cite(output, text, marks, shown)
         answer = Answer(
@@ -242,9 +242,9 @@ class RecordedAnswers:
             "recorded",
             outcome,
             codes,
-            covered_with(text, known),
-            covered_with(output.verdict, known),
-            tuple(_cover_span(span, known) for span, _ in cited),
+            covered_with(text, secrets),
+            covered_with(output.verdict, secrets),
+            tuple(_cover_span(span, secrets) for span, _ in cited),
             tuple(shown.evidence),
             top_k=len(shown.evidence),
             tokens_in=output.tokens_in or 0,
@@ -253,7 +253,9 @@ class RecordedAnswers:
             delta_s=output.delta_s,
             lambda_state=output.lambda_state or "",
         )
-        return answer, [None if own is None else self._cover(own, known) for _, own in cited]
+        return answer, [
+            None if payload is None else self._cover(payload, secrets) for _, payload in cited
+        ]
 
     def answer_all(
         self, outputs: Iterable[RecordedOutput], asked: Collection[str], warnings: ProblemList
@@ -263,12 +265,12 @@ class RecordedAnswers:
         A warning counts the texts of the answers that resemble citation markers and are none.
         """
         answers: dict[str, Answer] = {}
-        stated: dict[str, list[Payload | None]] = {}
+        payloads_of: dict[str, list[Payload | None]] = {}
         for output in outputs:
             if output.query_id in asked:
                 answers[output.query_id], payloads = self.answer(output)
                 if any(payloads):
-                    stated[output.query_id] = payloads
+                    payloads_of[output.query_id] = payloads
         if self.unread:
             output, mark = self.unread[0]
             warnings.add(
@@ -281,22 +283,22 @@ class RecordedAnswers:
                 accepted="a form of the table in docs/recorded.md",
                 severity="warning",
             )
-        return answers, stated
+        return answers, payloads_of
 
     def _cited_contexts(self, citations: Sequence[Citation]) -> list[Context]:
         """Make a context of each cited snippet that the corpus has."""
         names = ((citation.payload or {}).get("snippet_id") for citation in citations)
-        known = (name for name in names if isinstance(name, str) and name in self._row_of)
-        return [Context(id=name) for name in dict.fromkeys(known)]
+        present = (name for name in names if isinstance(name, str) and name in self._row_of)
+        return [Context(id=name) for name in dict.fromkeys(present)]
 
-    def _cover(self, value: Any, known: dict[str, str]) -> Any:
+    def _cover(self, value: Any, secrets: dict[str, str]) -> Any:
         """Cover known values in every text of a stated payload, except ids of the corpus."""
         if isinstance(value, str):
-            named = value in self._named or value in self._row_of
-            return value if named else covered_with(value, known)
+            is_id = value in self._named or value in self._row_of
+            return value if is_id else covered_with(value, secrets)
         if isinstance(value, Mapping):
-            return {name: self._cover(item, known) for name, item in value.items()}
-        return [self._cover(item, known) for item in value] if isinstance(value, list) else value
+            return {name: self._cover(item, secrets) for name, item in value.items()}
+        return [self._cover(item, secrets) for item in value] if isinstance(value, list) else value
 
     def _cite(
         self, output: RecordedOutput, text: str, marks: list[tuple[int, int]], shown: _Shown
@@ -307,20 +309,20 @@ class RecordedAnswers:
         part of the context supports the sentence with the marker, where there is only one. Without
         contexts, the marker n is citation n of the list.
         """
-        listed = [self._read(one, shown) for one in output.citations]
+        listed = [self._read(citation, shown) for citation in output.citations]
         if output.segments is not None:
             listed = [
                 (dataclasses.replace(span, segment=segment), payload)
                 for segment, (span, payload) in zip(output.segments, listed, strict=True)
             ]
-        own = {} if output.contexts else dict(enumerate(listed, start=1))
+        by_number = {} if output.contexts else dict(enumerate(listed, start=1))
         marked: list[_Cited] = []
         sentences: dict[tuple[int, str], set[int]] = {}
         for segment, number in marks:
-            span, payload = own.get(number, (shown.cite_number(number), None))
+            span, payload = by_number.get(number, (shown.cite_number(number), None))
             marked.append((dataclasses.replace(span, segment=segment), payload))
             sentences.setdefault(_name(span), set()).add(segment)
-        numbers = {number for _, number in marks} & own.keys()
+        numbers = {number for _, number in marks} & by_number.keys()
         further: list[_Cited] = []
         behind: dict[tuple[int, str], Mapping[str, JsonValue]] = {}
         n, whole = len(segments(text)), unmarked_segment(text)
@@ -361,8 +363,8 @@ def _read_citation(citation: Citation, shown: _Shown) -> CitedSpan:
         return _read_payload(citation.payload, shown)
     if citation.number is not None:
         return shown.cite_number(citation.number)
-    if named := shown.find(citation.token):
-        return shown.cite_number(named[0] + 1)
+    if places := shown.find(citation.token):
+        return shown.cite_number(places[0] + 1)
     marker = citation.token if citation.token[0] in "[【［<(" else f"[{citation.token}]"
     text, numbers, _ = read_marks(marker)
     if not text and len(numbers) == 1:
@@ -388,11 +390,11 @@ def _read_payload(payload: Mapping[str, Any], shown: _Shown) -> CitedSpan:
         span = shown.cite_number(number, segment)
         places, name = [span.evidence] if span.evidence >= 0 else [], span.doc_id
     else:
-        name = next((one for one in ids if isinstance(one, str)), "")
+        name = next((identity for identity in ids if isinstance(identity, str)), "")
         places = shown.find(str(ids[1]) if by_snippet else name)
     if start >= 0:
         offsets = {place: shown.evidence[place].chunk.offsets for place in places}
-        touched = [at for at, own in offsets.items() if own.start < end and start < own.end]
+        touched = [at for at, piece in offsets.items() if piece.start < end and start < piece.end]
         # ignore offsets outside a named passage, because they count in the system's document
         # and not in the passage
         if not touched and places and by_snippet:
@@ -410,9 +412,9 @@ def _read_payload(payload: Mapping[str, Any], shown: _Shown) -> CitedSpan:
     return CitedSpan(segment, place, chunk.doc_id, start, end, quote)
 
 
-def _cover_span(span: CitedSpan, known: dict[str, str]) -> CitedSpan:
-    doc_id = span.doc_id if span.evidence >= 0 else covered_with(span.doc_id, known)
-    return dataclasses.replace(span, quote=covered_with(span.quote, known), doc_id=doc_id)
+def _cover_span(span: CitedSpan, secrets: dict[str, str]) -> CitedSpan:
+    doc_id = span.doc_id if span.evidence >= 0 else covered_with(span.doc_id, secrets)
+    return dataclasses.replace(span, quote=covered_with(span.quote, secrets), doc_id=doc_id)
 
 
 def _read_offsets(value: object) -> tuple[int, int]:

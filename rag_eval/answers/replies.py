@@ -162,8 +162,8 @@ def _check_refusal(outcome: ParsedOutcome, gaps: str, *, analyze_only: bool) -> 
     message = f"a refusal names its gaps in {MAX_GAPS_CHARS} characters at most."
     _check(len(gaps) <= MAX_GAPS_CHARS, code, message)
     _check(not states_an_answer(gaps), code, "a refusal holds no answer.")
-    named = outcome == "not_found" or has_content(gaps)
-    _check(named, "missing_gaps", f"name what is missing after {INSUFFICIENT_EVIDENCE}:")
+    has_gaps = outcome == "not_found" or has_content(gaps)
+    _check(has_gaps, "missing_gaps", f"name what is missing after {INSUFFICIENT_EVIDENCE}:")
 
 
 # ---- The JSON forms: `{citations, answer, ΔS, λ}`, also in a fence; and `{error, fix}`
@@ -202,9 +202,9 @@ class CitedSnippet(BaseModel, extra="forbid", strict=True, frozen=True):
 
     def read(self) -> Self:
         """Check that the fields name one passage."""
-        named = self.snippet_id or (self.offsets and (self.section_id or self.source_url))
+        is_named = self.snippet_id or (self.offsets and (self.section_id or self.source_url))
         message = "a citation has a snippet_id, or offsets and a section_id or source_url."
-        _check(named, "bad_citation", message)
+        _check(is_named, "bad_citation", message)
         return self
 
 
@@ -331,8 +331,10 @@ def _read_form(form: type[_FormT], value: object) -> _FormT:
     if first["type"] == "missing":
         place[-1] = _spell(str(last), value)
         _fail("wrong_schema", f"{format_location(place)} is missing; accepted: {accepted}.")
-    named = [part if part in _ACCEPTED or isinstance(part, int) else _show(part) for part in place]
-    where = format_location(named)
+    location_text = [
+        part if part in _ACCEPTED or isinstance(part, int) else _show(part) for part in place
+    ]
+    where = format_location(location_text)
     if first["type"] == "extra_forbidden":
         twice = last in {*_TWINS, *_TWINS.values()}
         _fail("wrong_schema", f"the key {where} {'stands twice' if twice else 'is not known'}.")
@@ -360,8 +362,8 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
         _check_refusal(*refusal, analyze_only=analyze_only)
     else:
         _check(citations, "empty_citations", "citations is empty.")
-    stated = reply.delta_s, reply.lambda_state or ""
-    return Parsed(outcome, reply.answer.strip(), citations, "", *stated)
+    numbers = reply.delta_s, reply.lambda_state or ""
+    return Parsed(outcome, reply.answer.strip(), citations, "", *numbers)
 
 
 # ---- The two-line form: `VERDICT=<allowed>`, `CITATIONS=<token>, ...`, then the text
@@ -422,8 +424,8 @@ def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed
     verdict, cited, body = _read_headers(text)
     outcome: ParsedOutcome = _REFUSALS.get(verdict, "answered")
     message = f"the verdict {_shorten(verdict)} is none of {', '.join(settings.verdicts)}."
-    known = verdict in settings.verdicts or outcome != "answered"
-    _check(known, "verdict_not_allowed", message)
+    is_allowed = verdict in settings.verdicts or outcome != "answered"
+    _check(is_allowed, "verdict_not_allowed", message)
     citations = _read_list(cited)
     refusal = _split_refusal(body)
     if outcome == "answered":

@@ -151,5 +151,5 @@ def judge_faithfulness(
         )
         for answer in answers
     ]
-    judged = judge_samples(samples, lambda: async_client(endpoint), endpoint, rate)
-    return faithfulness_figure(judged, gold, rate=rate, judge=(name, endpoint.model))
+    verdicts = judge_samples(samples, lambda: async_client(endpoint), endpoint, rate)
+    return faithfulness_figure(verdicts, gold, rate=rate, judge=(name, endpoint.model))

@@ -61,9 +61,11 @@ def match_citations(
     of_cited, of_gold = np.flatnonzero(valid & cited.real), np.flatnonzero(gold.real)
     left, right = _pair(cited.select(of_cited), gold.select(of_gold))
     left, right = of_cited[left], of_gold[right]
-    one, other = cited.select(left), gold.select(right)
-    overlap = np.minimum(one.end, other.end) - np.maximum(one.start, other.start)
-    shorter = np.minimum(one.end - one.start, other.end - other.start)
+    left_spans, right_spans = cited.select(left), gold.select(right)
+    overlap = np.minimum(left_spans.end, right_spans.end) - np.maximum(
+        left_spans.start, right_spans.start
+    )
+    shorter = np.minimum(left_spans.end - left_spans.start, right_spans.end - right_spans.start)
     enough = 2 * overlap >= shorter
     correct, matched = np.zeros(len(cited), dtype=bool), np.zeros(len(gold), dtype=bool)
     correct[left[enough]] = True
@@ -120,9 +122,11 @@ def coverage(
     covered = _unite(cited.select(valid & cited.real), words)
     wanted = _unite(gold.select(gold.real), words)
     left, right = _pair(covered, wanted)
-    one, other = covered.select(left), wanted.select(right)
-    overlap = np.minimum(one.end, other.end) - np.maximum(one.start, other.start)
-    shared = np.bincount(other.query, weights=overlap, minlength=n_queries)
+    left_spans, right_spans = covered.select(left), wanted.select(right)
+    overlap = np.minimum(left_spans.end, right_spans.end) - np.maximum(
+        left_spans.start, right_spans.start
+    )
+    shared = np.bincount(right_spans.query, weights=overlap, minlength=n_queries)
     whole = np.bincount(wanted.query, weights=wanted.end - wanted.start, minlength=n_queries)
     share = np.full(n_queries, np.nan)
     np.divide(shared, whole, out=share, where=whole > 0)
@@ -151,8 +155,8 @@ def _unite(spans: Spans, words: Words) -> Spans:
 def _pair(left: Spans, right: Spans) -> tuple[IntArray, IntArray]:
     """Return the places of every pair of overlapping spans of one question and one document."""
     documents = 1 + max(int(left.doc.max(initial=0)), int(right.doc.max(initial=0)))
-    one, other = (
+    left_ranges, right_ranges = (
         Ranges(spans.query * documents + spans.doc, spans.start, spans.end)
         for spans in (left, right)
     )
-    return find_overlaps(one, other)
+    return find_overlaps(left_ranges, right_ranges)

@@ -95,18 +95,18 @@ class LiveIndex:
 
     @functools.cached_property
     def _snippets_of(self) -> Mapping[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        snippets: dict[str, list[str]] = {}
         for snippet_id, snippet in self.snippets.items():
-            found.setdefault(snippet.doc_id, []).append(snippet_id)
-        return found
+            snippets.setdefault(snippet.doc_id, []).append(snippet_id)
+        return snippets
 
     @functools.cached_property
     def _documents_at(self) -> Mapping[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        documents: dict[str, list[str]] = {}
         for doc_id, url in self.urls.items():
             for shown in {url, mask_shown_address(url)}:
-                found.setdefault(shown, []).append(doc_id)
-        return found
+                documents.setdefault(shown, []).append(doc_id)
+        return documents
 
     def find_snippet(self, cited: "Record") -> str | None:
         """Find the snippet of a citation: its snippet_id, else the first that its offsets touch.
@@ -118,8 +118,8 @@ class LiveIndex:
             return snippet_id if snippet_id in self.snippets else None
         section_id, url = _get_text(cited, "section_id"), _get_text(cited, "source_url")
         section = self.sections.get(section_id or "")
-        named = self._documents_at.get(url or "", []) if section_id is None else []
-        for doc_id in [section.doc_id] if section is not None else named:
+        at_url = self._documents_at.get(url or "", []) if section_id is None else []
+        for doc_id in [section.doc_id] if section is not None else at_url:
             start, end = self.locate(doc_id, offsets) or (0, 0)
             for name in self._snippets_of.get(doc_id, ()):
                 snippet = self.snippets[name]
@@ -134,10 +134,10 @@ class LiveIndex:
         `rank`, from 1, is its place among the citations of its answer, and gives ranks and scores.
         A citation whose snippet is not found is marked `in_evidence: false`.
         """
-        stated = {name: value for name, value in cited.items() if value is not None}
+        fields = {name: value for name, value in cited.items() if value is not None}
         snippet_id = self.find_snippet(cited)
         if snippet_id is None:
-            return {**stated, "in_evidence": False}
+            return {**fields, "in_evidence": False}
         doc_id, start, end, section_id = self.snippets[snippet_id]
         index_hash, model = next(iter(self.models.items()))
         return {
@@ -156,7 +156,7 @@ class LiveIndex:
             "k_pos": rank,
             "k_final": rank,
             "kind": "recorded",
-            **stated,
+            **fields,
         }
 
     def has_in_section(self, section_id: str, snippet: Place) -> bool:
@@ -233,8 +233,8 @@ def _get_text(record: Record, name: str) -> str | None:
 
 def _is_outside(record: Record) -> bool:
     """Tell whether a record is not stated to be in the evidence; only true and null state it."""
-    stated = record.get("in_evidence")
-    return stated is not None and stated is not True
+    in_evidence = record.get("in_evidence")
+    return in_evidence is not None and in_evidence is not True
 
 
 def _read_name(value: object) -> str | None:
@@ -333,7 +333,7 @@ def _check_tokens(record: Record, live: LiveIndex | None) -> str | None:
     if live is None or not snippet or place is None or not _is_whole(tokens, 0):
         return None
     ranges = (snippet[:3], (record["doc_id"], *place))
-    return "" if any(live.count(*one) == tokens for one in ranges) else "tokens"
+    return "" if any(live.count(*place_range) == tokens for place_range in ranges) else "tokens"
 
 
 def _check_snippet(record: Record, live: LiveIndex | None) -> str | None:
@@ -346,8 +346,8 @@ def _check_snippet(record: Record, live: LiveIndex | None) -> str | None:
         return "snippet_id"
     if doc_id is not None and doc_id != snippet.doc_id:
         return "doc_id"
-    known = section_id is None or live.has_in_section(section_id, snippet)
-    return "" if known else "section_id"
+    is_inside = section_id is None or live.has_in_section(section_id, snippet)
+    return "" if is_inside else "section_id"
 
 
 def _check_quote(record: Record, live: LiveIndex | None) -> str | None:
@@ -360,8 +360,8 @@ def _check_quote(record: Record, live: LiveIndex | None) -> str | None:
     if live is None or place is None or not quote:
         return None
     passages = live.passages(record["doc_id"], *place, masked=FILL in quote)
-    said = any(_says(passage, quote, record.get("quote_chars")) for passage in passages)
-    return "" if said else "quote"
+    is_there = any(_says(passage, quote, record.get("quote_chars")) for passage in passages)
+    return "" if is_there else "quote"
 
 
 def _check_order(record: Record, _: LiveIndex | None) -> str | None:

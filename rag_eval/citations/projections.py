@@ -35,8 +35,8 @@ def _join(*sources: Mapping[str, Any] | None) -> Payload:
     """Join mappings to a checked payload; the first mapping with a field counts."""
     payload: Payload = {}
     for source in reversed(sources):
-        given = source or {}
-        payload |= {name: given[name] for name in PAYLOAD_FIELDS if given.get(name) is not None}
+        fields = source or {}
+        payload |= {name: fields[name] for name in PAYLOAD_FIELDS if fields.get(name) is not None}
     problems = [
         Problem(
             code,

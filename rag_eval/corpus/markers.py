@@ -182,7 +182,7 @@ def _stands_in_code(
 
 def _is_interval(before: str, ranges: Sequence[Range], n_sources: int | None) -> bool:
     """Tell whether numbers are bounds, as in "a share in [0, 1]", or values, as in "the list"."""
-    numbers = [number for one in ranges for number in dict.fromkeys(one)]
+    numbers = [number for edge in ranges for number in dict.fromkeys(edge)]
     if len(numbers) > 1 and 0 in numbers:
         return True
     if len(numbers) > 1 and len(ranges) == len(numbers) and _VALUES_BEFORE.search(before):
@@ -230,15 +230,15 @@ def _read(text: str, match: re.Match[str], names: Names, n_sources: int | None) 
 def _read_parenthesis(inside: str, before: str, names: Names) -> _Reading:
     """Read what stands in parentheses: markers in brackets, a name with a dot, or `Document 3`."""
     lead = _IN_PARENTHESES.match(inside)
-    rest = inside[lead.end() if lead else 0 :]
-    is_bracket = rest[:1] in {*"[【［"}
-    is_labelled = is_bracket or _TAG.match(rest) is not None
-    plain = re.sub(r"[\[\]【】［］]", " ", rest).strip()
+    content = inside[lead.end() if lead else 0 :]
+    is_bracket = content[:1] in {*"[【［"}
+    is_labelled = is_bracket or _TAG.match(content) is not None
+    plain = re.sub(r"[\[\]【】［］]", " ", content).strip()
     is_name = plain.casefold() in names and ("." in plain or "/" in plain)
     is_call = is_bracket and before[-1:].isalnum()
     if (is_labelled or is_name) and not is_call and (ranges := _parse(plain, names)):
         return ranges, False
-    return None, is_labelled and _RESEMBLES.match(rest) is not None
+    return None, is_labelled and _RESEMBLES.match(content) is not None
 
 
 def _widen(text: str, match: re.Match[str], ranges: list[Range]) -> _Mark | None:
@@ -276,28 +276,28 @@ _BETWEEN_RANGE = re.compile(r"[^\S\n]*+[-‐‑‒–—][^\S\n]*+")
 
 def _join(text: str, marks: Iterable[_Mark]) -> Iterator[_Mark]:
     """Join neighbours such as `[1], [2]`, the range `[1]-[3]`, and the stars around `**[1]**`."""
-    held: _Mark | None = None
+    joined: _Mark | None = None
     for mark in marks:
-        if held is None:
-            held = mark
+        if joined is None:
+            joined = mark
             continue
-        gap = slice(held.end, mark.start)
-        is_near = mark.start - held.end <= _LOOK_BACK and not mark.starts_sentence
+        gap = slice(joined.end, mark.start)
+        is_near = mark.start - joined.end <= _LOOK_BACK and not mark.starts_sentence
         if is_near and _BETWEEN.fullmatch(text[gap]):
-            held.ranges.extend(mark.ranges)  # a sum of lists would take quadratic time
-            held = held._replace(end=mark.end)
+            joined.ranges.extend(mark.ranges)  # a sum of lists would take quadratic time
+            joined = joined._replace(end=mark.end)
         elif (
             is_near
             and _BETWEEN_RANGE.fullmatch(text[gap])
-            and mark.ranges[0][1] > held.ranges[-1][0]
+            and mark.ranges[0][1] > joined.ranges[-1][0]
         ):
-            held.ranges[-1:] = [(held.ranges[-1][0], mark.ranges[0][1]), *mark.ranges[1:]]
-            held = held._replace(end=mark.end)
+            joined.ranges[-1:] = [(joined.ranges[-1][0], mark.ranges[0][1]), *mark.ranges[1:]]
+            joined = joined._replace(end=mark.end)
         else:
-            yield _strip_emphasis(text, held)
-            held = mark
-    if held is not None:
-        yield _strip_emphasis(text, held)
+            yield _strip_emphasis(text, joined)
+            joined = mark
+    if joined is not None:
+        yield _strip_emphasis(text, joined)
 
 
 def _strip_emphasis(text: str, mark: _Mark) -> _Mark:
@@ -368,14 +368,14 @@ def _find_references(text: str, marks: Sequence[_Mark], names: Names) -> tuple[i
     for at in range(n - 1, -1, -1):
         line = lines[at][1]
         heading = _HEADING.fullmatch(line)
-        rest = line if heading is None else heading["rest"] or ""
-        if not rest:
+        entry_text = line if heading is None else heading["rest"] or ""
+        if not entry_text:
             begin, listed = (at, entries) if entries else (n, [])
             break
-        is_reference = _is_reference(rest, names)
+        is_reference = _is_reference(entry_text, names)
         if not (is_reference or _ENTRY.match(line) or _IDLE_LINE.fullmatch(line)):
             break
-        entries.append(rest)
+        entries.append(entry_text)
         if heading and is_reference:
             begin, listed = at, [*entries]
     is_cited = begin < n and any(mark.start < lines[begin][0] for mark in marks)
@@ -404,7 +404,7 @@ def _find_bare_list(text: str, lines: Sequence[tuple[int, str]], marks: Sequence
         return begin
     start = lines[begin][0]
     cited = bytearray(1000)
-    for first, last in {one for mark in marks if mark.start < start for one in mark.ranges}:
+    for first, last in {span for mark in marks if mark.start < start for span in mark.ranges}:
         cited[first : last + 1] = b"\1" * (last + 1 - first)
     numbers = list(map(_read_number, entries))
     is_below_rule = begin > 0 and _RULE.fullmatch(lines[begin - 1][1]) is not None
@@ -538,11 +538,11 @@ def read_marks(text: str, names: Names | None = None, n_sources: int | None = No
     >>> read_marks(text, {"fish.md": [2]}, 2)
     Marks(text='Terns fly far. They eat fish.', citations=[(0, 2), (0, 3), (1, 2)], unread=[])
     """
-    found, resolved = _find(text, names or {}, n_sources)
-    edges = segments(found.text)
+    scanned, resolved = _find(text, names or {}, n_sources)
+    edges = segments(scanned.text)
     starts, ends = [start for start, _ in edges], [end for _, end in edges]
     citations: list[tuple[int, int]] = []
-    for place, opens, ranges in found.marks:
+    for place, opens, ranges in scanned.marks:
         after = min(bisect.bisect_right(ends, place), len(ends) - 1)
         around = max(bisect.bisect_left(starts, place) - 1, 0)
         segment = (after if opens else around) if edges else -1
@@ -550,4 +550,4 @@ def read_marks(text: str, names: Names | None = None, n_sources: int | None = No
             shown = last if n_sources is None else min(last, max(first, n_sources))
             numbers = (*range(first, shown + 1), last)
             citations += [(segment, resolved.get(number, number)) for number in numbers]
-    return Marks(found.text, list(dict.fromkeys(citations)), found.unread)
+    return Marks(scanned.text, list(dict.fromkeys(citations)), scanned.unread)

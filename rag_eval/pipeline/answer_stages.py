@@ -123,27 +123,27 @@ class AnswerSet(Result):
 
     def report_part(self, _: Work) -> dict[str, Any]:
         """Give who answered and how, what it cost, and the warnings about a file of outputs."""
-        about, prefix = self.about, "finding."
+        facts, prefix = self.about, "finding."
         attempts = ("attempts", "schema_retries", "adaptive_reruns")
         part: dict[str, Any] = {
-            "strategy": about.strategy,
-            "modes": about.modes,
-            "model": about.model or None,
-            "hash": about.hash,
-            "n_questions": about.counts["questions"],
-            "attempts": {name: about.counts.get(name, 0) for name in attempts},
-            "abstain_below": about.abstain_below,
+            "strategy": facts.strategy,
+            "modes": facts.modes,
+            "model": facts.model or None,
+            "hash": facts.hash,
+            "n_questions": facts.counts["questions"],
+            "attempts": {name: facts.counts.get(name, 0) for name in attempts},
+            "abstain_below": facts.abstain_below,
             "usage": {} if self.usage is None else dataclasses.asdict(self.usage),
         }
         findings = {
             name.removeprefix(prefix): n
-            for name, n in about.counts.items()
+            for name, n in facts.counts.items()
             if name.startswith(prefix)
         }
         part |= {"findings": findings} if findings else {}
         if self.verifier_usage is not None:
             part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
-        return {"answers": part, "gold": {"warnings": about.warnings}}
+        return {"answers": part, "gold": {"warnings": facts.warnings}}
 
 
 def _has_answers(config: GoldSetConfig) -> bool:
@@ -183,7 +183,7 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     replies from the cache and repeats failed requests. The code of a plug-in may have changed.
     """
     answers = _answers_config(work.config)
-    modes = {one.settings.mode for one in list_questions(work.config, gold_variants)}
+    modes = {question.settings.mode for question in list_questions(work.config, gold_variants)}
     asks_verifier = "recorded" in modes and answers.verifier is not None
     if "llm" in modes or answers.validators or answers.postprocessors or asks_verifier:
         return AGAIN
@@ -235,14 +235,16 @@ def answer_gold_set(
         chat = ChatClient(endpoint, ChatCache(open_store(work.settings)))
     if "deterministic" in modes:
         extract = _make_extractor(answers, chunks)
-    stated: dict[str, list[Payload | None]] = {}
+    payloads: dict[str, list[Payload | None]] = {}
     warnings = ProblemList()
     if "recorded" in modes and answers.recorded is not None:
         has_corpus = config.corpus.has_whole_documents
         maker = RecordedAnswers(library, documents, has_corpus=has_corpus)
-        asked = {one.query_id for one in questions if one.settings.mode == "recorded"}
+        asked = {
+            question.query_id for question in questions if question.settings.mode == "recorded"
+        }
         outputs = read_outputs(work.base / answers.recorded, warnings)
-        recorded, stated = maker.answer_all(outputs, asked, warnings)
+        recorded, payloads = maker.answer_all(outputs, asked, warnings)
         if verifier is not None:
             recorded |= judge_refusals(recorded, verifier.score, warnings)
     tools = Tools(
@@ -258,27 +260,27 @@ def answer_gold_set(
     title, n = f"Answering ({', '.join(sorted(modes))})", len(questions)
     with work.progress.step(title, n, "questions") as advance:
         try:
-            made = answer_questions(questions, answers, tools, lambda: advance(1))
+            answered = answer_questions(questions, answers, tools, lambda: advance(1))
         except AbortedError as error:
             write_text(work.evaluation.reports / ABORT_LOG, _join_lines(error.events))
             raise
     usage = None
     # Leave token counts out of the hash, because they depend on the cached replies.
-    hashed = [dataclasses.replace(answer, tokens_in=0, tokens_out=0) for answer in made.answers]
+    hashed = [dataclasses.replace(answer, tokens_in=0, tokens_out=0) for answer in answered.answers]
     if chat is not None:
         paid = chat.usage()
         per_1k = 1000 * (paid.cost + paid.saved_cost) / max(n, 1)
         usage = AnswerUsage(**dataclasses.asdict(paid), n_questions=n, cost_per_1k=per_1k)
     return AnswerSet(
-        answers=list(made.answers),
-        preflights=list(made.preflights),
-        rejected=list(made.rejected),
-        stated=stated,
-        events=_join_lines(made.events).encode(),
+        answers=list(answered.answers),
+        preflights=list(answered.preflights),
+        rejected=list(answered.rejected),
+        stated=payloads,
+        events=_join_lines(answered.events).encode(),
         about=AnswerFacts(
             strategy=strategy,
             modes=sorted(modes),
-            counts=made.counts,
+            counts=answered.counts,
             hash=digest(to_jsonable_python(hashed)),
             model=endpoint.model if endpoint else "",
             warnings=report_warnings(warnings.listed(), work.base),
@@ -404,10 +406,10 @@ def _verify(
     if verifier.usage() is not None:
         return np.asarray(make()["scores"])
     identity = [verifier.identity, digest([list(sentences), list(evidence)])]
-    kept = work.keep("verified_sentences", identity, make)
-    if kept.reused:
-        verifier.failures.update(kept.json("failures"))
-    return kept.array("scores")
+    scored = work.keep("verified_sentences", identity, make)
+    if scored.reused:
+        verifier.failures.update(scored.json("failures"))
+    return scored.array("scores")
 
 
 # ---- Stage `answer_measures`
@@ -451,19 +453,19 @@ class AnswerMeasures(Result):
 
     def report_part(self, _: Work) -> dict[str, object]:
         """Give the measures of answers and of citations, and the requests to the verifier."""
-        about, cited = self.about, {"n_unsupported": self.about.n_unsupported}
+        facts, cited = self.about, {"n_unsupported": self.about.n_unsupported}
         of_answers, of_citations = (
-            [one for one in about.measures if (one.name in CITATION_MEASURES) == is_cited]
+            [figure for figure in facts.measures if (figure.name in CITATION_MEASURES) == is_cited]
             for is_cited in (False, True)
         )
-        part = {name: getattr(about, name) for name in ("outcomes", "codes", "gap", "faithfulness")}
-        if about.verifier is not None:
-            part["verifier"] = about.verifier
+        part = {name: getattr(facts, name) for name in ("outcomes", "codes", "gap", "faithfulness")}
+        if facts.verifier is not None:
+            part["verifier"] = facts.verifier
         if self.verifier_usage is not None:  # validators ask it too, when the answers are made
             part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
         return {
             "answers": {"measures": of_answers, **part},
-            "citations": {"measures": of_citations, "unsupported": about.unsupported, **cited},
+            "citations": {"measures": of_citations, "unsupported": facts.unsupported, **cited},
         }
 
 
@@ -508,7 +510,7 @@ def measure_answers(
         groundedness=scored.groundedness,
         supported=scored.supported,
         n_citing=list(map(len, scored.citing)),
-        n_upheld=[sum(one.supported for one in sentences) for sentences in scored.citing],
+        n_upheld=[sum(sentence.supported for sentence in sentences) for sentences in scored.citing],
         gap=[gap is not None and gap.violation for gap in gaps],
         gap_reason=[
             gap.reason if gap else row.outcome for gap, row in zip(gaps, rows, strict=True)

@@ -267,12 +267,12 @@ class RecordedOutput(BaseModel):
     @classmethod
     def _keys_are_spelt(cls, values: dict[str, object]) -> dict[str, object]:
         """Refuse a misspelt key, because an answer without `contexts` has no evidence."""
-        known = [*cls.model_fields, *_RAGAS_KEYS]
-        for key in values.keys() - known:
-            near = difflib.get_close_matches(key[:100], known, n=1, cutoff=0.85)
+        keys = [*cls.model_fields, *_RAGAS_KEYS]
+        for key in values.keys() - keys:
+            near = difflib.get_close_matches(key[:100], keys, n=1, cutoff=0.85)
             if near and near[0] not in values:
                 message = f"the key is not known; did you mean {near[0]}?"
-                raise refuse("unknown_key", message, ", ".join(known), quoted(key))
+                raise refuse("unknown_key", message, ", ".join(keys), quoted(key))
         if values.keys() >= {"error", "fix"}:
             values = {"answer": None, **values}
         return _complete_ragas(values) if "user_input" in values else values
@@ -311,7 +311,7 @@ def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[Recorde
     """
     problems, left_out = ProblemList(), LeftOut()
     outputs: list[RecordedOutput] = []
-    seen, asked = SeenIds(problems), Counter[str]()
+    ids, asked = SeenIds(problems), Counter[str]()
     kind = find_kind(path)
     if kind == "spans":
         rows: Iterable[Placed] = read_spans([path, *more], problems, left_out)
@@ -332,7 +332,7 @@ def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[Recorde
             left_out.add(values["query_id"], faults.listed())
         else:
             problems.extend(faults.listed())
-        if row is not None and seen.add(row.query_id, file, line, "query_id"):
+        if row is not None and ids.add(row.query_id, file, line, "query_id"):
             outputs.append(row)
     left_out.report(len(outputs), problems, problems)
     if kind == "spans" and outputs and not any(output.contexts for output in outputs):
@@ -352,15 +352,15 @@ def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
     The order is the order of the system; scores are only shown. A repeated passage keeps the first
     place.
     """
-    found: dict[str, list[Ranked]] = {}
+    by_query: dict[str, list[Ranked]] = {}
     for output in outputs:
         ranking: dict[tuple[str, str], Ranked] = {}
         for context in output.contexts:
             name, text, score = context.document, context.text, context.score
             ranked = Ranked(name, math.nan if score is None else score, text)
             ranking.setdefault((name, text), ranked)
-        found[output.query_id] = list(ranking.values())
-    return found
+        by_query[output.query_id] = list(ranking.values())
+    return by_query
 
 
 # ---- The loader.
