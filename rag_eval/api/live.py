@@ -12,7 +12,7 @@ from rag_eval.uncertainty.confidence_values import Derived
 from rag_eval.uncertainty.outcome_records import MAX_QUERY
 
 if TYPE_CHECKING:
-    from rag_eval.pipeline.live import LiveStrategy
+    from rag_eval.pipeline.live_questions import LiveStrategy
     from rag_eval.uncertainty.confidence import UncertainRetrieval
 
 
@@ -109,7 +109,7 @@ def open_strategy(gold_set: str | Path, strategy: str = "") -> "LiveStrategy":
     from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
-    from rag_eval.pipeline.live import open_live
+    from rag_eval.pipeline.live_questions import open_live
     from rag_eval.pipeline.opening import open_gold_set
 
     return open_live(open_gold_set(Path(gold_set), Settings()), strategy)

@@ -467,7 +467,7 @@ def ask(
     """
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
-        from rag_eval.pipeline.live import open_live
+        from rag_eval.pipeline.live_questions import open_live
 
         found = open_live(evaluation, strategy).retrieve(question)
     if json:

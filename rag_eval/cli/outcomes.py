@@ -286,7 +286,7 @@ def calibrate(
     """
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets, wait)
-        from rag_eval.pipeline.miss_rates import calibrate_gold_set
+        from rag_eval.pipeline.miss_rate_stages import calibrate_gold_set
         from rag_eval.pipeline.stages import open_runner
         from rag_eval.reporting.terminal import show_calibration
 

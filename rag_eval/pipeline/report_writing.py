@@ -24,7 +24,7 @@ from rag_eval.pipeline.history import (
     previous_part,
 )
 from rag_eval.pipeline.measures import RankingMeasures
-from rag_eval.pipeline.miss_rates import CalibratedMissRates, MissRateClaims
+from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.report_folder import EVIDENCE_FILE, PAGES, TABLES, MetricsReport, publish
 from rag_eval.pipeline.report_parts import REPORTED, join_fields, judge_draft

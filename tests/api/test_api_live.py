@@ -11,8 +11,8 @@ from schemas import published
 
 import rag_eval
 from rag_eval.core import plugins
-from rag_eval.pipeline.live import open_live
-from rag_eval.pipeline.miss_rates import MissRateClaims
+from rag_eval.pipeline.live_questions import open_live
+from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.uncertainty.confidence_values import as_json, parse
 

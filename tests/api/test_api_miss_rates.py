@@ -6,7 +6,7 @@ import pytest
 
 import rag_eval
 from rag_eval.api.inputs import Run
-from rag_eval.api.miss_rates import LIST_SIGNALS, miss_rates
+from rag_eval.api.miss_rate_model import LIST_SIGNALS, miss_rates
 from rag_eval.core.errors import InputError
 
 

@@ -9,7 +9,7 @@ from rag_eval.citations.payload import payload
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import AUDITABLE_FIELDS, FIXES, RetrievalOptions
-from rag_eval.pipeline.live import open_port
+from rag_eval.pipeline.live_questions import open_port
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
 from rag_eval.storage.home import Home

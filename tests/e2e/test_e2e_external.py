@@ -41,7 +41,7 @@ RECORDED = [
 PORT = """
 from pathlib import Path
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.live import open_port
+from rag_eval.pipeline.live_questions import open_port
 from rag_eval.core.settings import Settings
 
 ROOT = Path({root!r})

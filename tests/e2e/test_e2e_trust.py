@@ -17,7 +17,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.pipeline.answer_stages import AnswerSet
 from rag_eval.pipeline.corpus import CorpusChunks, GoldVariants
-from rag_eval.pipeline.live import open_port
+from rag_eval.pipeline.live_questions import open_port
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.report import first_fault

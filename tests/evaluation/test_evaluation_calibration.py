@@ -15,7 +15,7 @@ from missing_project import (
 from pydantic import SecretStr
 
 from rag_eval.core.errors import InputError
-from rag_eval.pipeline.miss_rates import CalibratedMissRates, MissRateCalibration
+from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateCalibration
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.calibrators import (

@@ -16,7 +16,7 @@ from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.explorer import Explored, write_explorer
 from rag_eval.pipeline.history import find_previous, make_record
 from rag_eval.pipeline.measures import RankingMeasures
-from rag_eval.pipeline.miss_rates import MissRateClaims
+from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.opening import open_gold_set, open_recorded
 from rag_eval.pipeline.report_folder import MetricsReport

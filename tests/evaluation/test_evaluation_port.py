@@ -4,7 +4,7 @@ import pytest
 
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import RetrievalOptions, RetrievalPort
-from rag_eval.pipeline.live import open_port
+from rag_eval.pipeline.live_questions import open_port
 from rag_eval.pipeline.opening import open_gold_set
 
 

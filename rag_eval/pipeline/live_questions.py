@@ -28,7 +28,7 @@ from rag_eval.pipeline.index import (
     open_index,
     ready_strategy,
 )
-from rag_eval.pipeline.miss_rates import MAX_GAPS, MissRateClaims, RetrievalSignals
+from rag_eval.pipeline.miss_rate_stages import MAX_GAPS, MissRateClaims, RetrievalSignals
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.pipeline.uncertain import measure_coverage
