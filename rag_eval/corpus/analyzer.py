@@ -114,12 +114,12 @@ def find_pairs(vocabulary: Iterable[str]) -> dict[str, list[int]]:
     >>> find_pairs(["黒猫", "at", "猫", "猫が"])
     {'黒': [0], '猫': [0, 3], 'が': [3]}
     """
-    found: dict[str, list[int]] = {}
+    pairs: dict[str, list[int]] = {}
     for term, name in enumerate(vocabulary):
         if len(name) > 1 and _IS_CUT.match(name):
             for character in dict.fromkeys(name):
-                found.setdefault(character, []).append(term)
-    return found
+                pairs.setdefault(character, []).append(term)
+    return pairs
 
 
 BLOCK = 32_768
@@ -149,9 +149,9 @@ class TermRows:
     @staticmethod
     def join(parts: "Iterable[TermRows]") -> "TermRows":
         """Join the texts of several parts."""
-        found = list(parts)
-        lengths = np.concatenate([[0], *(np.diff(part.indptr) for part in found)])
-        ids = np.concatenate([np.zeros(0, dtype=np.int32), *(part.ids for part in found)])
+        rows = list(parts)
+        lengths = np.concatenate([[0], *(np.diff(part.indptr) for part in rows)])
+        ids = np.concatenate([np.zeros(0, dtype=np.int32), *(part.ids for part in rows)])
         return TermRows(np.cumsum(lengths), ids)
 
     def __len__(self) -> int:
@@ -193,12 +193,12 @@ class Analyzer:
     def learn(self, word: str) -> int:
         """Return the term id of one word in lower case; -1 for a stop word."""
         if word in STOP_WORDS:
-            found = -1
+            number = -1
         else:
             term = self.stem(word)
-            found = self.vocabulary.setdefault(term, len(self.vocabulary))
-        self._ids[word] = found
-        return found
+            number = self.vocabulary.setdefault(term, len(self.vocabulary))
+        self._ids[word] = number
+        return number
 
     def index(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the term ids of each text without stop words, and learn new terms."""
@@ -209,8 +209,8 @@ class Analyzer:
             if "'" in lowered or "’" in lowered:
                 lowered = _POSSESSIVE.sub("", lowered)
             is_cut = not lowered.isascii() and _IS_CUT.search(lowered)
-            found = _split(lowered) if is_cut else WORD.findall(lowered)
-            row = [ids[word] if word in ids else learn(word) for word in found]
+            texts_words = _split(lowered) if is_cut else WORD.findall(lowered)
+            row = [ids[word] if word in ids else learn(word) for word in texts_words]
             result.append([term for term in row if term >= 0])
         return result
 
@@ -238,8 +238,10 @@ def count_matrix(ids: Rows, n_terms: int) -> tuple[FloatArray, Int32Array, Int32
     """Count terms below `n_terms`: data, indices and indptr of a CSR matrix [len(ids), n_terms]."""
     rows = TermRows.of(ids)
     row = np.repeat(np.arange(len(rows), dtype=np.int64), np.diff(rows.indptr))
-    known = rows.ids < n_terms
-    keys, counts = np.unique(row[known] * n_terms + rows.ids[known], return_counts=True)
+    in_vocabulary = rows.ids < n_terms
+    keys, counts = np.unique(
+        row[in_vocabulary] * n_terms + rows.ids[in_vocabulary], return_counts=True
+    )
     indptr = np.searchsorted(keys, np.arange(len(rows) + 1, dtype=np.int64) * n_terms)
     return counts.astype(np.float64), (keys % n_terms).astype(np.int32), indptr.astype(np.int32)
 

@@ -68,7 +68,7 @@ def numpydoc_sections(doc_id: str, title: str, text: str) -> list[Section]:
     ]
     first = heads[0][1] if heads else len(text)
     taken: set[str] = set()
-    found = (
+    sections = (
         [Section(f"{doc_id}#{_unused('summary', taken)}", title, 0, first)]
         if not heads or text[:first].strip()
         else []
@@ -76,8 +76,8 @@ def numpydoc_sections(doc_id: str, title: str, text: str) -> list[Section]:
     for (heading, start), end in zip(
         heads, [*(start for _, start in heads), len(text)][1:], strict=True
     ):
-        found.append(Section(f"{doc_id}#{_unused(slug(heading), taken)}", heading, start, end))
-    return found
+        sections.append(Section(f"{doc_id}#{_unused(slug(heading), taken)}", heading, start, end))
+    return sections
 
 
 def _follows_blank(text: str, start: int) -> bool:
@@ -110,7 +110,7 @@ def heading_sections(
     section.
     """
     first = heads[0].start if heads else len(text)
-    found = (
+    sections = (
         [Section(doc_id, title, body_start, first)]
         if not heads or text[body_start:first].strip()
         else []
@@ -122,8 +122,8 @@ def heading_sections(
         above = [(level, path) for level, path in above if level < head.level]
         path = _unused(f"{above[-1][1]}/{slug(head.title)}" if above else slug(head.title), taken)
         above.append((head.level, path))
-        found.append(Section(f"{doc_id}#{path}", head.title, head.start, end))
-    return found
+        sections.append(Section(f"{doc_id}#{path}", head.title, head.start, end))
+    return sections
 
 
 # ---- Sentences
@@ -196,7 +196,7 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
     no mark before a lower-case letter does.
     """
     end = len(text) if end is None else end
-    found = []
+    offsets = []
     for match in _END.finditer(text, start, end):
         at = match.end()
         if at >= end:
@@ -216,8 +216,8 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
                 (word and _is_abbreviation(word[0], following)) or _ITEM_NUMBER.search(before)
             ):
                 continue
-        found.append(at)
-    return found
+        offsets.append(at)
+    return offsets
 
 
 def spans(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
@@ -343,8 +343,8 @@ def _markdown_levels(text: str, start: int, end: int, _: str) -> Levels:
     content = start
     if next(iter(top.values()), "") == "heading_open":
         content = next((at for at, kind in top.items() if kind != "heading_open"), end)
-    given = (_at_offsets(sorted(top)), _at_offsets(sorted(nested)))
-    return Levels((*given, _PARAGRAPHS, _LINES, borders, *_WEAKEST), content)
+    blocks = (_at_offsets(sorted(top)), _at_offsets(sorted(nested)))
+    return Levels((*blocks, _PARAGRAPHS, _LINES, borders, *_WEAKEST), content)
 
 
 def _text_levels(_: str, start: int, __: int, ___: str) -> Levels:
@@ -374,23 +374,23 @@ def _pieces(text: str, start: int, end: int, levels: Levels, limit: int) -> Iter
     weak = len(levels.finders) <= len(_WEAKEST)
     low = start if weak else max(start, levels.content)
     cuts = [at for at in finder(text, start, end) if low < at < end]
-    rest = Levels(tuple(weaker), levels.content)
+    below = Levels(tuple(weaker), levels.content)
     for low, high in itertools.pairwise([start, *cuts, end]):
         if weaker:
-            yield from _pieces(text, low, high, rest, limit)
+            yield from _pieces(text, low, high, below, limit)
         else:  # a part of a long word begins at its token and holds no other
             yield low, high, count_tokens(text[low:high]) if low == start else 1
 
 
 def _packed(pieces: Iterator[Piece], limit: int) -> Iterator[Span]:
     """Join neighbours while they fit."""
-    first, last, held = next(pieces)
+    first, last, total = next(pieces)
     for start, end, tokens in pieces:
-        if held + tokens <= limit:
-            last, held = end, held + tokens
+        if total + tokens <= limit:
+            last, total = end, total + tokens
         else:
             yield first, last
-            first, last, held = start, end, tokens
+            first, last, total = start, end, tokens
     yield first, last
 
 
@@ -444,15 +444,15 @@ def _sections_of(
     documents: pd.DataFrame, sections: pd.DataFrame
 ) -> dict[str, list[tuple[int, int, str, str]]]:
     """Return doc_id -> sections; a document without sections is one section, named doc_id."""
-    found: dict[str, list[tuple[int, int, str, str]]] = {}
+    by_document: dict[str, list[tuple[int, int, str, str]]] = {}
     columns = ("doc_id", "start", "end", "title", "section_id")
     for doc_id, *section in zip(*(sections[name].tolist() for name in columns), strict=True):
-        found.setdefault(doc_id, []).append(tuple(section))
-    for parts in found.values():
+        by_document.setdefault(doc_id, []).append(tuple(section))
+    for parts in by_document.values():
         parts.sort()
     for doc_id, text in zip(documents["doc_id"].tolist(), documents["text"].tolist(), strict=True):
-        found.setdefault(doc_id, [(0, len(text), "", doc_id)])
-    return found
+        by_document.setdefault(doc_id, [(0, len(text), "", doc_id)])
+    return by_document
 
 
 MAX_TITLE: Final = 1_000
@@ -480,10 +480,10 @@ def chunk_documents(
     columns = (documents[name].tolist() for name in names)
     for doc_id, whole_title, text, content_hash, kind in zip(*columns, strict=True):
         title = whole_title[:MAX_TITLE]
-        found = list(_spans(text, by_document[doc_id], chunker, passages=kind == "passages"))
-        if not found and title.strip():
-            found = [(0, 0, by_document[doc_id][0][3])]
-        for start, end, section_id in found:
+        places = list(_spans(text, by_document[doc_id], chunker, passages=kind == "passages"))
+        if not places and title.strip():
+            places = [(0, 0, by_document[doc_id][0][3])]
+        for start, end, section_id in places:
             piece = text[start:end]
             chunk_id = digest([doc_id, content_hash, parameters, start, end])
             indexed = text_hash((title + " " + piece).strip())

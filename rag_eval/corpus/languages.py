@@ -42,18 +42,18 @@ def find_language(text: str) -> str:
     ('', '')
     """
     text = text[:_READ_CHARS]
-    letters = [one for one in text if one.isalpha()]
+    letters = [letter for letter in text if letter.isalpha()]
     if not text.isascii():
         scripts = Counter(
-            "" if _SERVED.match(one) else unicodedata.name(one, "LATIN").split()[0]
-            for one in letters
+            "" if _SERVED.match(letter) else unicodedata.name(letter, "LATIN").split()[0]
+            for letter in letters
         )
         latin = scripts.pop("", 0) + scripts.pop("LATIN", 0)
         script, count = max(scripts.items(), key=lambda item: item[1], default=("", 0))
         if count > latin:
             return script.capitalize()
-    found = set(words(text))
-    counts = {name: len(found & listed) for name, listed in _WORDS.items()}
+    text_words = set(words(text))
+    counts = {name: len(text_words & listed) for name, listed in _WORDS.items()}
     best = max(counts, key=lambda name: counts[name])
     is_clear = counts[best] >= max(_FEWEST, 1 + 2 * counts["English"])
     return best if is_clear else ""

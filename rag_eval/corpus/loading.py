@@ -93,11 +93,11 @@ def _make_sections(document: RawDocument, title: str, text: str) -> list[Section
     return [Section(document.section_id or doc_id, title, 0, len(text))]
 
 
-def _refuse_shared_sections(found: list[tuple[Section, RawDocument]]) -> None:
+def _refuse_shared_sections(owned: list[tuple[Section, RawDocument]]) -> None:
     """Refuse a section id of two documents, because gold could not tell them apart."""
     problems = ProblemList()
     first: dict[str, str] = {}
-    for section, owner in found:
+    for section, owner in owned:
         other = first.setdefault(section.section_id, owner.doc_id)
         if other != owner.doc_id:
             message = f"the section id is also that of document {quoted(other)}"
@@ -112,11 +112,11 @@ def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
     Raises InputError with every problem of the input, the first hundred listed.
     """
     raw = spec.read(base)
-    made = mask_documents(raw.documents, spec)
-    about = describe_corpus(
-        spec, made.frames.documents, made.masked, raw.rev, is_dirty=raw.is_dirty
+    documents = mask_documents(raw.documents, spec)
+    facts = describe_corpus(
+        spec, documents.frames.documents, documents.masked, raw.rev, is_dirty=raw.is_dirty
     )
-    return LoadedCorpus(*made.frames, about)
+    return LoadedCorpus(*documents.frames, facts)
 
 
 class CorpusFrames(NamedTuple):
@@ -145,7 +145,7 @@ def mask_documents(documents: Iterable[RawDocument], spec: Loader) -> MaskedDocu
     masked: list[tuple[object, ...]] = []
     rows: list[tuple[object, ...]] = []
     sources: list[tuple[str, ...]] = []
-    found: list[tuple[Section, RawDocument]] = []
+    owned: list[tuple[Section, RawDocument]] = []
     for document in sorted(documents, key=lambda document: document.doc_id):
         doc_id, counts = document.doc_id, Counter[str]()
         title, text = _make_storable(document.title), _make_storable(document.text)
@@ -163,15 +163,15 @@ def mask_documents(documents: Iterable[RawDocument], spec: Loader) -> MaskedDocu
         masked.append((doc_id, *(counts[name] for name in NAMES)))
         source_hash = hashlib.sha256(document.source).hexdigest()
         shown = shown[:MAX_SHOWN_CHARS]
-        about = (source_hash, shown, hashed, document.date, domain)
-        sources.append((doc_id, *about))
+        source = (source_hash, shown, hashed, document.date, domain)
+        sources.append((doc_id, *source))
         content = text_hash(text)
         rev = _mark_dirty(document.rev or content, content, is_dirty=document.is_dirty)
         names = [doc_id, *document.names]
         rows.append((doc_id, title, text, rev, content, url, document.kind, names, document.page))
-        found += [(section, document) for section in _make_sections(document, title, text)]
-    _refuse_shared_sections(found)
-    sections = [(section.section_id, owner.doc_id, *section[1:]) for section, owner in found]
+        owned += [(section, document) for section in _make_sections(document, title, text)]
+    _refuse_shared_sections(owned)
+    sections = [(section.section_id, owner.doc_id, *section[1:]) for section, owner in owned]
     frames = CorpusFrames(
         make_frame(DOCUMENTS, rows), make_frame(SECTIONS, sections), make_frame(SOURCES, sources)
     )

@@ -73,7 +73,7 @@ def rst_headings(text: str) -> list[Heading]:
     starts = line_starts(text)
     lines = [text[start:end].rstrip("\r\n") for start, end in itertools.pairwise(starts)]
     rules = [match and match[1] for match in map(_RST_RULE.match, lines)]
-    found, levels = [], dict[tuple[str, bool], int]()
+    heads, levels = [], dict[tuple[str, bool], int]()
     for at, mark in enumerate(rules[1:], 1):
         title = lines[at - 1].rstrip()
         above = at > 1 and rules[at - 2] == mark
@@ -82,8 +82,8 @@ def rst_headings(text: str) -> list[Heading]:
             continue
         if len(lines[at].rstrip()) >= len(title) and (above or not title[0].isspace()):
             level = levels.setdefault((mark, above), len(levels) + 1)
-            found.append(Heading(level, title.strip(), starts[at - 1 - above]))
-    return found
+            heads.append(Heading(level, title.strip(), starts[at - 1 - above]))
+    return heads
 
 
 class Leaf(NamedTuple):
@@ -123,15 +123,15 @@ def _read_mapping(block: str, fence: str) -> dict[str, object] | None:
     import yaml
 
     try:
-        found = tomllib.loads(block.replace("\r\n", "\n")) if fence == "+++" else None
-        if found is None and "*" in block:
+        values = tomllib.loads(block.replace("\r\n", "\n")) if fence == "+++" else None
+        if values is None and "*" in block:
             events = yaml.parse(block, Loader=yaml.SafeLoader)
             if any(isinstance(event, yaml.AliasEvent) for event in events):
                 return None  # merged aliases of merged aliases grow without bound
-        found = yaml.safe_load(block) if found is None else found
+        values = yaml.safe_load(block) if values is None else values
     except (yaml.YAMLError, RecursionError, ValueError):  # a fault of TOML is a ValueError
         return None
-    return found if isinstance(found, dict) else None
+    return values if isinstance(values, dict) else None
 
 
 def front_matter(text: str) -> tuple[dict[str, object], int]:

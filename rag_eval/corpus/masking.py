@@ -45,8 +45,8 @@ def _make_iban_regex() -> re.Pattern[str]:
     """Make an alternative for each length, because an open length would match the next word."""
     alternatives = []
     for entry in _IBANS.split():
-        blocks, rest = divmod(int(entry[2:]) - 4, 4)
-        tail = f"(?: ?[A-Z0-9]{{{rest}}})" if rest else ""
+        blocks, odd = divmod(int(entry[2:]) - 4, 4)
+        tail = f"(?: ?[A-Z0-9]{{{odd}}})" if odd else ""
         alternatives.append(f"{entry[:2]}[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{{blocks}}}{tail}")
     # The first look-ahead lets the search skip quickly.
     return re.compile(
@@ -322,10 +322,10 @@ def without_user(source_url: str) -> str:
     >>> without_user("https://jane:secret@example.org/a@b")
     'https://example.org/a@b'
     """
-    found = _USER_INFO.match(source_url)
-    if found is None or "@" not in found["authority"]:
+    match = _USER_INFO.match(source_url)
+    if match is None or "@" not in match["authority"]:
         return source_url
-    return found["before"] + found["authority"].rpartition("@")[2] + source_url[found.end() :]
+    return match["before"] + match["authority"].rpartition("@")[2] + source_url[match.end() :]
 
 
 # ---- Shown texts: always masked, even from an unmasked corpus, then cut to a snippet
@@ -407,29 +407,29 @@ def masked_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     The values can then be masked in texts that lack the label of the value. A key over several
     lines gives only its first line.
     """
-    found: dict[str, str] = {}
+    covers: dict[str, str] = {}
     for text, covered in pairs:
         for match in _COVER.finditer(covered) if covered != text else ():
             value = text[match.start() : match.end()]
             if not value.startswith("[") and len(value) >= _MIN_CARRIED_CHARS:
-                found[value] = match[0]
-    return found
+                covers[value] = match[0]
+    return covers
 
 
 def labelled_values(texts: Iterable[str]) -> dict[str, str]:
     """Return the `masked_values` of texts that `mask` finds only beside a label."""
-    found = masked_values((text, mask(text).text) for text in texts)
-    return {value: cover for value, cover in found.items() if mask(value).text == value}
+    covers = masked_values((text, mask(text).text) for text in texts)
+    return {value: cover for value, cover in covers.items() if mask(value).text == value}
 
 
-def masked_with(text: str, known: dict[str, str]) -> str:
+def masked_with(text: str, covers: dict[str, str]) -> str:
     """Mask a text and every known value in the text; the length stays."""
-    return covered_with(masked_text(text), known)
+    return covered_with(masked_text(text), covers)
 
 
-def covered_with(text: str, known: dict[str, str]) -> str:
+def covered_with(text: str, covers: dict[str, str]) -> str:
     """Cover every known value in a text and nothing else; the length stays."""
-    for value, cover in known.items():
+    for value, cover in covers.items():
         if value in text:
             text = text.replace(value, cover)
     return text

@@ -67,15 +67,15 @@ def list_files(root: Path) -> Iterator[Path]:
             raise InputError.of("unreadable_folder", message, folder) from error
 
 
-def missing_input(found: str, accepted: str) -> InputError:
+def missing_input(path: str, accepted: str) -> InputError:
     """Make the error for a missing input; `found` is the configured path."""
-    more: Place = {"field": "corpus.path", "found": found, "accepted": accepted}
+    more: Place = {"field": "corpus.path", "found": path, "accepted": accepted}
     return InputError.of("missing_input", "the corpus was not found", **more)
 
 
-def empty_corpus(message: str, found: str, accepted: str) -> InputError:
+def empty_corpus(message: str, source: str, accepted: str) -> InputError:
     """Make the error for a corpus without documents."""
-    return InputError.of("empty_corpus", message, field="corpus", found=found, accepted=accepted)
+    return InputError.of("empty_corpus", message, field="corpus", found=source, accepted=accepted)
 
 
 # ---- Authors.

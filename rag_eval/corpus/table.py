@@ -45,11 +45,11 @@ class TableLoader(PathLoader):
         self, rows: Iterable[TableRow], problems: ProblemList
     ) -> Iterator[RawDocument]:
         """Make a document of each row, and collect problems."""
-        seen = SeenIds(problems)
+        ids = SeenIds(problems)
         for file, line, (doc_id, text, title, url, author, date) in rows:
-            given = {"id": doc_id, "title": title, "text": text}
-            row = check_row(given, DocumentRow, problems, file, line)
-            if row is not None and seen.add(row.id, file, line, "id"):
+            values = {"id": doc_id, "title": title, "text": text}
+            row = check_row(values, DocumentRow, problems, file, line)
+            if row is not None and ids.add(row.id, file, line, "id"):
                 yield RawDocument(
                     row.id,
                     row.title,

@@ -122,8 +122,13 @@ class Document:
     def _read_scalar(self, node: yaml.ScalarNode, place: Location) -> object:
         line = self._lines[place]
         if fault := _CONTROL.search(node.value):
-            found, message = f"U+{ord(fault.group()):04X}", "the value holds a control character"
-            raise self._refuse("control_character", message, line, place, "printable text", found)
+            code_point, message = (
+                f"U+{ord(fault.group()):04X}",
+                "the value holds a control character",
+            )
+            raise self._refuse(
+                "control_character", message, line, place, "printable text", code_point
+            )
         if node.tag == _CORE + "timestamp":
             return node.value
         try:
@@ -185,8 +190,8 @@ def discover(gold_sets: Path) -> dict[str, Path]:
     if not gold_sets.is_dir():
         message, accepted = "the folder of gold sets does not exist", "a folder of gold sets"
         raise InputError.of("missing_folder", message, gold_sets, accepted=accepted)
-    found = sorted(path.parent for path in gold_sets.glob(f"*/{CONFIG_FILE}"))
-    return {gold_set_name(path.name): path for path in found if not path.name.startswith(".")}
+    folders = sorted(path.parent for path in gold_sets.glob(f"*/{CONFIG_FILE}"))
+    return {gold_set_name(path.name): path for path in folders if not path.name.startswith(".")}
 
 
 def gold_set_name(name: str, field: str | None = None) -> str:
@@ -234,7 +239,9 @@ def _is_below_address(address: str, roots: Iterable[Path | str]) -> bool:
 def _embeddings(config: GoldSetConfig) -> Iterator[tuple[Location, Embedding]]:
     for number, strategy in enumerate(config.strategies):
         place: Location = ("strategies", number)
-        yield from (((*place, *inner), found) for inner, found in strategy.embeddings().items())
+        yield from (
+            ((*place, *inner), embedding) for inner, embedding in strategy.embeddings().items()
+        )
 
 
 def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
@@ -282,13 +289,13 @@ def _distribution_key(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _replace_named(strategy: Strategy, known: Mapping[str, Embedding]) -> Strategy:
+def _replace_named(strategy: Strategy, embeddings: Mapping[str, Embedding]) -> Strategy:
     if strategy.embeds_with is not None and strategy.embeds_with.is_named:
-        strategy = strategy.with_embedding(known[strategy.embeds_with.model or ""])
+        strategy = strategy.with_embedding(embeddings[strategy.embeds_with.model or ""])
     rerank = strategy.rerank
     if rerank is not None and rerank.embedding is not None and rerank.embedding.is_named:
-        found = known[rerank.embedding.model or ""]
-        rerank = rerank.model_copy(update={"embedding": found})
+        embedding = embeddings[rerank.embedding.model or ""]
+        rerank = rerank.model_copy(update={"embedding": embedding})
         strategy = strategy.model_copy(update={"rerank": rerank})
     return strategy
 
@@ -306,7 +313,7 @@ def permitted(
     and of `corpus_roots`, `unknown_embedding` and `package_not_allowed` if the settings do not name
     an embedding or a distribution.
     """
-    known = {
+    by_name = {
         name: Embedding.from_settings(entry.function, entry.config)
         for name, entry in settings.embeddings.items()
     }
@@ -327,9 +334,9 @@ def permitted(
         message = "the path leads out of the gold set's folder"
         report("outside_gold_set", message, place, str(outside), _ACCEPTED_PATH)
     for place, embedding in _embeddings(config):
-        if embedding.is_named and embedding.model not in known:
+        if embedding.is_named and embedding.model not in by_name:
             message = "neither a built-in model nor a name under `embeddings` of the settings"
-            accepted = f"{MODELS} (there: {', '.join(sorted(known)) or 'none'})"
+            accepted = f"{MODELS} (there: {', '.join(sorted(by_name)) or 'none'})"
             model = embedding.model or ""
             report("unknown_embedding", message, (*place, "model"), model, accepted)
     allowed = set(map(_distribution_key, settings.package_docs))
@@ -339,5 +346,5 @@ def permitted(
             accepted = f"{', '.join(settings.package_docs)} (package_docs in settings.toml)"
             report("package_not_allowed", message, ("corpus", *field), name, accepted)
     problems.raise_errors()
-    strategies = tuple(_replace_named(strategy, known) for strategy in config.strategies)
+    strategies = tuple(_replace_named(strategy, by_name) for strategy in config.strategies)
     return config.model_copy(update={"strategies": strategies})

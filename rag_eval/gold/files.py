@@ -226,10 +226,12 @@ def _read_override(
     values: Mapping[str, Any], problems: ProblemList, file: str, line: int
 ) -> AnswerOverride | None:
     """Read the answer settings that a row changes; a null key changes nothing."""
-    given = {key: values[key] for key in AnswerOverride.model_fields if values.get(key) is not None}
-    if not given:
+    changes = {
+        key: values[key] for key in AnswerOverride.model_fields if values.get(key) is not None
+    }
+    if not changes:
         return None
-    return check_row(given, AnswerOverride, problems, file, line, strict=True)
+    return check_row(changes, AnswerOverride, problems, file, line, strict=True)
 
 
 def _read_topics(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[str, str]]]:
@@ -254,13 +256,13 @@ def read_queries(path: Path, problems: ProblemList, *, topics: bool = False) -> 
     places: list[tuple[Any, ...]] = []
     overrides: dict[str, AnswerOverride] = {}
     refused: set[str] = set()
-    seen, file, before = SeenIds(problems), str(path), problems.n_errors
+    ids, file, before = SeenIds(problems), str(path), problems.n_errors
     for line, values in (_read_topics if topics else read_objects)(path, problems):
         row = check_row(values, QueryRow, problems, file, line)
         override = _read_override(values, problems, file, line)
         if row is None:
             refused.add(str(values.get("query_id", values.get("_id"))))
-        elif seen.add(row.query_id, file, line, "query_id"):
+        elif ids.add(row.query_id, file, line, "query_id"):
             query_id = row.query_id
             queries.append((query_id, row.text, row.answerable, list(row.tags), query_id))
             places.append((query_id, "answerable" in row.model_fields_set, file, line))
@@ -275,14 +277,14 @@ def read_queries(path: Path, problems: ProblemList, *, topics: bool = False) -> 
 
 def read_paraphrases(paths: Sequence[Path], problems: ProblemList) -> pd.DataFrame:
     """Read paraphrases (PARAPHRASES). Faults: those of `read_rows` and `duplicate_id`."""
-    seen = SeenIds(problems)
+    ids = SeenIds(problems)
     return make_frame(
         PARAPHRASES,
         [
             (row.query_id, row.paraphrase_id, row.text, str(path), line)
             for path in paths
             for line, row in read_rows(path, ParaphraseRow, problems)
-            if seen.add((row.query_id, row.paraphrase_id), str(path), line, "paraphrase_id")
+            if ids.add((row.query_id, row.paraphrase_id), str(path), line, "paraphrase_id")
         ],
     )
 

@@ -38,7 +38,7 @@ def read_judgements(path: Path, problems: ProblemList) -> Iterator[Judgement]:
     Faults: those of `read_lines`, `bad_columns`, `bad_id`, `bad_grade`, `duplicate_judgement` and
     `empty_file`.
     """
-    seen, file, before, n_columns = SeenIds(problems), str(path), problems.n_errors, 0
+    pairs, file, before, n_columns = SeenIds(problems), str(path), problems.n_errors, 0
     places = _TREC_PLACES
     for line, text in read_lines(path, problems):
         parts = [part.strip() for part in text.split("\t")]
@@ -62,7 +62,7 @@ def read_judgements(path: Path, problems: ProblemList) -> Iterator[Judgement]:
                 more["accepted"] = rule.accepted
                 problems.add(rule.code, rule.message, path, **more)
         query, target, gain = values
-        if None not in values and seen.add(
+        if None not in values and pairs.add(
             (query, target), file, line, "corpus-id", "duplicate_judgement"
         ):
             yield Judgement(query, target, gain, line)

@@ -93,7 +93,7 @@ def _check_questions(gold: GoldSet) -> Iterator[_Finding]:
         *gold.judgements.loc[gold.judgements["gain"] > 0, "query_id"],
         *gold.anchors["query_id"],
     }
-    judged = set(gold.judgements["query_id"])
+    with_judgement = set(gold.judgements["query_id"])
     for query, row in zip(rows_of(gold.queries), rows_of(gold.places), strict=True):
         name, is_relevant = [query.query_id], query.query_id in relevant
         if gold.layout == "own" and not row.has_flag:
@@ -105,7 +105,7 @@ def _check_questions(gold: GoldSet) -> Iterator[_Finding]:
         if DRAFT in query.tags:
             yield _Finding("draft_question", row, name, DRAFT)
         if query.answerable and not is_relevant:
-            if query.query_id in judged:
+            if query.query_id in with_judgement:
                 yield _Finding("nothing_relevant", row, name)
             elif gold.layout != "recorded":
                 yield _Finding("answerable_without_target", row, name)
@@ -161,12 +161,12 @@ def _report(findings: Sequence[_Finding], gold: GoldSet, problems: ProblemList) 
     A BEIR or TREC set is not ours to correct.
     """
     counted: dict[str, int] = {}
-    for code, row, names, found in findings:
+    for code, row, names, text in findings:
         field, message = _RULES[code]
         if gold.layout != "own" and ("paraphrase" in code or code == "nothing_relevant"):
             counted[code] = counted.get(code, 0) + 1
             continue
-        more: Place = {"field": field, "found": None if found is None else quoted(found)}
+        more: Place = {"field": field, "found": None if text is None else quoted(text)}
         more["severity"] = "warning" if code in _WARNINGS else "error"
         report_row(problems, row, code, message.format(*map(quoted, names)), **more)
     for code, n in counted.items():
@@ -257,20 +257,20 @@ def blocked_gold(qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -
     )
 
 
-def blocked_problems(found: BlockedGold) -> list[Problem]:
+def blocked_problems(blocked: BlockedGold) -> list[Problem]:
     """Warn of each blocked document, in the order of `found.documents`, and count the rest."""
     more: Place = {"field": "corpus", "severity": "warning"}
     more["accepted"] = "evidence-trust.jsonl says why a chunk is left out; trust allow lets it in"
     messages = [
         f"the poisoning guard leaves out {document.n_blocked} of {document.n_chunks} chunks of"
         f" {quoted(document.doc_id)}, which is relevant to {document.n_queries} of"
-        f" {found.n_queries} questions"
-        for document in found.documents[:MAX_BLOCKED]
+        f" {blocked.n_queries} questions"
+        for document in blocked.documents[:MAX_BLOCKED]
     ]
-    if found.n_blocked > MAX_BLOCKED:
+    if blocked.n_blocked > MAX_BLOCKED:
         messages.append(
-            f"the poisoning guard leaves out chunks of {found.n_blocked} of {found.n_documents}"
-            f" relevant documents; {found.n_blocked - MAX_BLOCKED} more are not listed"
+            f"the poisoning guard leaves out chunks of {blocked.n_blocked} of {blocked.n_documents}"
+            f" relevant documents; {blocked.n_blocked - MAX_BLOCKED} more are not listed"
         )
     return [Problem("gold_blocked", message, **more) for message in messages]
 

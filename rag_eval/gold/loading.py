@@ -96,8 +96,8 @@ def _plan(folder: Path, config: GoldSetConfig | None, split: str | None) -> _Pla
         return _Plan("own", folder, table)
     if config is not None and not find_file(folder / "queries.jsonl").exists():
         folder = config.corpus.gold_folder(folder) or folder
-    found = (path for path in (folder / "qrels").glob("*.tsv*") if ending_of(path) == ".tsv")
-    splits = {path.name.partition(".tsv")[0]: path for path in sorted(found)}
+    files = (path for path in (folder / "qrels").glob("*.tsv*") if ending_of(path) == ".tsv")
+    splits = {path.name.partition(".tsv")[0]: path for path in sorted(files)}
     more: Place = {"field": "split"}
     more["accepted"] = ", ".join(splits) or "a file qrels/<split>.tsv"
     if split is None and len(splits) != 1:
@@ -154,9 +154,9 @@ def _report_unmatched(
     questions: Questions, outputs: Sequence[RecordedOutput], path: Path, problems: ProblemList
 ) -> None:
     """Warn of outputs without a question (`unknown_query`), and of questions without an output."""
-    known = set(questions.queries["query_id"])
+    query_ids = set(questions.queries["query_id"])
     for output in outputs:
-        if output.query_id not in known:
+        if output.query_id not in query_ids:
             more: Place = {"line": output.line, "field": "query_id", "severity": "warning"}
             more |= {"found": quoted(output.query_id), "accepted": "an id of queries.jsonl"}
             message = "no question has this id; its output is left out"
@@ -170,14 +170,14 @@ def _report_unmatched(
             report_row(problems, place, "missing_output", message, **more)
 
 
-def _drop_unknown(frame: pd.DataFrame, known: set[str], problems: ProblemList) -> pd.DataFrame:
+def _drop_unknown(frame: pd.DataFrame, query_ids: set[str], problems: ProblemList) -> pd.DataFrame:
     """Keep the rows of known queries; report each other row as `unknown_query`.
 
     Our TREC exports percent-encode ids, so an unknown id is decoded.
     """
-    names = [name if name in known else decode_id(name) for name in frame["query_id"]]
+    names = [name if name in query_ids else decode_id(name) for name in frame["query_id"]]
     frame = frame.assign(query_id=pd.Series(names, frame.index, dtype="str"))
-    exists = frame["query_id"].isin(known)
+    exists = frame["query_id"].isin(query_ids)
     for row in rows_of(frame[~exists]):
         more: Place = {"field": "query_id", "found": quoted(row.query_id)}
         more["accepted"] = "an id of the questions file"
@@ -238,11 +238,12 @@ def group_ids(
     if n == 0:
         return []
     rows = pd.Index(names).get_indexer(pd.Index(np.asarray(pair_queries, dtype=object)))
-    known = rows >= 0
-    documents, _ = pd.factorize(np.asarray(pair_documents, dtype=object)[known])
+    is_query = rows >= 0
+    documents, _ = pd.factorize(np.asarray(pair_documents, dtype=object)[is_query])
     size = n + (int(documents.max()) + 1 if len(documents) else 0)
     graph = coo_matrix(
-        (np.ones(len(documents), dtype=np.int8), (rows[known], documents + n)), shape=(size, size)
+        (np.ones(len(documents), dtype=np.int8), (rows[is_query], documents + n)),
+        shape=(size, size),
     )
     _, labels = connected_components(graph, directed=False)
     return _name_components(names, labels[:n])
@@ -320,10 +321,10 @@ def _report_unmet(questions: Questions, answers: Answers | None, problems: Probl
     asked = questions.places["query_id"].isin(list(questions.overrides))
     for place in rows_of(questions.places[asked]):
         override = questions.overrides[place.query_id]
-        given = override.model_dump(mode="json", exclude_none=True)
+        changes = override.model_dump(mode="json", exclude_none=True)
         needed = _NEEDS.get(override.answer_mode or "")
         if answers is None:
-            field = next(iter(given))
+            field = next(iter(changes))
             accepted = "answers: {mode: ...} in gold_set.yaml, or no such key"
         elif needed and getattr(answers, needed) is None:
             field = "answer_mode"
@@ -332,7 +333,7 @@ def _report_unmet(questions: Questions, answers: Answers | None, problems: Probl
             continue
         message = f"question {quoted(place.query_id)} asks for what the configuration lacks"
         more: Place = {"field": field, "accepted": accepted}
-        more["found"] = quoted(json.dumps(given[field]))
+        more["found"] = quoted(json.dumps(changes[field]))
         more["severity"] = "warning" if answers is None else "error"
         report_row(problems, place, "unmet_override", message, **more)
 
@@ -381,10 +382,10 @@ def read_gold(
     }
     identity: dict[str, object] = {"name": name, "version": version, "files": contents}
     questions = _read_questions(plan, problems, identity)
-    known = {*questions.queries["query_id"], *questions.refused}
+    query_ids = {*questions.queries["query_id"], *questions.refused}
     evidence = read_answers(plan.answers, problems)
     judgements, others, implied, decoys = (
-        _drop_unknown(frame, known, problems)
+        _drop_unknown(frame, query_ids, problems)
         for frame in (
             read_qrels(plan.qrels, problems) if plan.qrels else make_frame(JUDGEMENTS, []),
             read_paraphrases(plan.paraphrases, problems),
@@ -394,9 +395,9 @@ def read_gold(
     )
     queries, places = questions.queries, questions.places
     if plan.layout == "beir":
-        judged = queries["query_id"].isin(judgements["query_id"])
+        has_judgement = queries["query_id"].isin(judgements["query_id"])
         queries, places = (
-            frame[judged].reset_index(drop=True) for frame in (queries, questions.places)
+            frame[has_judgement].reset_index(drop=True) for frame in (queries, questions.places)
         )
         if queries.empty and not problems.n_errors:
             accepted = "query-id<TAB>corpus-id<TAB>score for at least one question"

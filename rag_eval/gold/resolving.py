@@ -82,8 +82,10 @@ class Catalogue:
 
     def find_innermost(self, document: int, start: int) -> int:
         """Return the row of the innermost section around a place; -1 for none."""
-        found = (one for one in self._sections_of[document] if one[0] <= start < -one[1])
-        return max(found, default=(0, 0, -1))[2]
+        around = (
+            section for section in self._sections_of[document] if section[0] <= start < -section[1]
+        )
+        return max(around, default=(0, 0, -1))[2]
 
     def find(self, targets: Iterable[str]) -> pd.DataFrame:
         """Look up every target: a document by any of its names, else a section.
@@ -115,7 +117,7 @@ class Catalogue:
 
 def _report_dangling(  # noqa: PLR0917 - rows, and the look-up of their targets
     rows: pd.DataFrame,
-    found: pd.DataFrame,
+    places: pd.DataFrame,
     corpus: Catalogue,
     problems: ProblemList,
     field: str,
@@ -124,7 +126,7 @@ def _report_dangling(  # noqa: PLR0917 - rows, and the look-up of their targets
     """Report every row with a target that the corpus lacks (`dangling_target`)."""
     accepted: dict[str, str] = {}
     message = "this document or section is not in this revision of the corpus"
-    for row in rows_of(rows[found["document"].to_numpy() < 0]):
+    for row in rows_of(rows[places["document"].to_numpy() < 0]):
         if row.target not in accepted:
             few = len(accepted) < _MAX_SUGGESTIONS
             accepted[row.target] = corpus.accepted(row.target) if few else _TARGET
@@ -180,23 +182,23 @@ def find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) ->
         second = -1 if again is None else again.start()
     if second >= 0 and not passages:
         lines = (f"line {text.count(chr(10), 0, place) + 1}" for place in (first, second))
-        found = f"{quoted(quote)} in {' and '.join(lines)} of the document"
-        raise MisplacedError("anchor_ambiguous", found)
+        places = f"{quoted(quote)} in {' and '.join(lines)} of the document"
+        raise MisplacedError("anchor_ambiguous", places)
     return first, end
 
 
 def _find_offsets(text: str, quote: str, start: int, end: int) -> tuple[int, int]:
     """Check offsets; if masking has moved the quote, return its only other place."""
     if end > len(text):
-        found = f"start {start}, end {end} in a document of {len(text)} characters"
-        raise MisplacedError("bad_offsets", found)
+        shown = f"start {start}, end {end} in a document of {len(text)} characters"
+        raise MisplacedError("bad_offsets", shown)
     if not quote or text[start:end] == quote:
         return start, end
     try:
         return find_quote(text, quote, 0, len(text), passages=False)
     except MisplacedError:
-        found = f"{quoted(text[start:end])} where {quoted(quote)} should be"
-        raise MisplacedError("offset_mismatch", found) from None
+        shown = f"{quoted(text[start:end])} where {quoted(quote)} should be"
+        raise MisplacedError("offset_mismatch", shown) from None
 
 
 def _find_anchor(
@@ -207,11 +209,11 @@ def _find_anchor(
     Without bounds, the section of the anchor belongs to another document.
     """
     if bounds is None:
-        found = f"{quoted(row.section)}, {quoted(row.doc)}"
-        raise MisplacedError("section_of_other_document", found)
+        shown = f"{quoted(row.section)}, {quoted(row.doc)}"
+        raise MisplacedError("section_of_other_document", shown)
     if passages and row.start >= 0 and not row.quote:
-        found = f"start {row.start} of a document of which only passages are known"
-        raise MisplacedError("bad_offsets", found)
+        shown = f"start {row.start} of a document of which only passages are known"
+        raise MisplacedError("bad_offsets", shown)
     if row.start >= 0 and not passages:
         return _find_offsets(text, row.quote, row.start, row.end)
     return find_quote(text, row.quote, *bounds, passages=passages)
@@ -226,29 +228,29 @@ def locate(
     were found. Problems: `dangling_target` and those of `_MISPLACED`. With `passages`, only
     passages of the documents are known, so offsets need a quote.
     """
-    named, narrowed = corpus.find(anchors["doc"]), corpus.find(anchors["section"])
-    given = (anchors["section"] != "").to_numpy()
+    by_document, narrowed = corpus.find(anchors["doc"]), corpus.find(anchors["section"])
+    has_section = (anchors["section"] != "").to_numpy()
     by_doc, by_section = (anchors.rename(columns={name: "target"}) for name in ("doc", "section"))
-    _report_dangling(by_doc, named, corpus, problems, "doc_id")
-    _report_dangling(by_section[given], narrowed[given], corpus, problems, "section_id")
-    sections = narrowed["section"].where(given, named["section"]).tolist()
-    documents, owners = named["document"].tolist(), narrowed["document"].tolist()
+    _report_dangling(by_doc, by_document, corpus, problems, "doc_id")
+    _report_dangling(by_section[has_section], narrowed[has_section], corpus, problems, "section_id")
+    sections = narrowed["section"].where(has_section, by_document["section"]).tolist()
+    documents, owners = by_document["document"].tolist(), narrowed["document"].tolist()
     texts = corpus.documents["text"].to_numpy(dtype=object)
     starts, ends = corpus.sections["start"].tolist(), corpus.sections["end"].tolist()
     rows: list[tuple[int, ...]] = []
     for anchor, row in enumerate(rows_of(anchors)):
         document, part, owner = documents[anchor], sections[anchor], owners[anchor]
-        if document < 0 or (given[anchor] and owner < 0):
+        if document < 0 or (has_section[anchor] and owner < 0):
             continue
         text = texts[document]
         try:
             whole = (starts[part], ends[part]) if part >= 0 else (0, len(text))
-            bounds = None if given[anchor] and owner != document else whole
+            bounds = None if has_section[anchor] and owner != document else whole
             start, end = _find_anchor(row, text, bounds, passages=passages)
         except MisplacedError as error:
-            code, found = error.args
+            code, shown = error.args
             message, accepted = _MISPLACED[code]
-            more: Place = {"field": "anchors", "found": found, "accepted": accepted}
+            more: Place = {"field": "anchors", "found": shown, "accepted": accepted}
             report_row(problems, row, code, message, **more)
         else:
             inner = corpus.find_innermost(document, start)
@@ -273,7 +275,7 @@ def _carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
     if not len(spans) or not len(chunks):
         return pd.DataFrame({"span": [], "chunk": []}, dtype=np.int64)
     documents = pd.Index(chunks["doc_id"].unique())
-    wanted, held = (
+    wanted, cut = (
         Ranges(
             documents.get_indexer(pd.Index(frame["doc_id"])),
             frame["start"].to_numpy(),
@@ -281,18 +283,18 @@ def _carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
         )
         for frame in (spans, chunks)
     )
-    span, chunk = find_overlaps(wanted, held)
-    low, high = np.maximum(held.start[chunk], wanted.start[span]), held.end[chunk]
+    span, chunk = find_overlaps(wanted, cut)
+    low, high = np.maximum(cut.start[chunk], wanted.start[span]), cut.end[chunk]
     common = np.minimum(high, wanted.end[span]) - low
     lengths = (wanted.end - wanted.start)[span]
-    shorter = np.minimum(lengths, (held.end - held.start)[chunk])
+    shorter = np.minimum(lengths, (cut.end - cut.start)[chunk])
     frame = pd.DataFrame({"span": span, "chunk": chunk, "common": common})
     carries = common >= SHARE * shorter
     largest = frame.sort_values(["span", "common", "chunk"], ascending=[True, False, True])
     best = largest.drop_duplicates("span")
     best = best[~best["span"].isin(frame.loc[carries, "span"])]
-    kept: pd.DataFrame = pd.concat([frame[carries], best])[["span", "chunk"]].astype(np.int64)
-    return kept.sort_values(["span", "chunk"], ignore_index=True)
+    pairs: pd.DataFrame = pd.concat([frame[carries], best])[["span", "chunk"]].astype(np.int64)
+    return pairs.sort_values(["span", "chunk"], ignore_index=True)
 
 
 # ---- The resolved gold set.
@@ -343,14 +345,14 @@ def place(
     """
     corpus, found_problems = Catalogue(documents, sections), ProblemList()
     recorded = gold.layout == "recorded"
-    found = corpus.find(gold.judgements["target"])
+    places = corpus.find(gold.judgements["target"])
     # the anchors report the document of an answer row, so it is not reported twice
     anchored = pd.MultiIndex.from_frame(gold.anchors[["file", "line"]])
     lines = pd.MultiIndex.from_frame(gold.judgements[["file", "line"]])
     shown = gold.judgements["explicit"].to_numpy() | ~lines.isin(anchored)
-    is_foreign = gold.layout != "own" and (found["document"] >= 0).any()
+    is_foreign = gold.layout != "own" and (places["document"] >= 0).any()
     severity: Severity = "warning" if is_foreign else "error"
-    explicit = (gold.judgements[shown], found[shown])
+    explicit = (gold.judgements[shown], places[shown])
     _report_dangling(*explicit, corpus, found_problems, "target", severity)
     located = locate(gold.anchors, corpus, found_problems, passages=recorded)
     decoys = gold.decoys.join(corpus.find(gold.decoys["target"]))
@@ -362,12 +364,12 @@ def place(
         for problem in found_problems.listed()
         if not recorded or problem.code != "more_problems"
     )
-    judgements = gold.judgements.join(found)
-    kept = judgements["document"] >= 0
+    judgements = gold.judgements.join(places)
+    exists = judgements["document"] >= 0
     return Placed(
         corpus,
-        judgements[kept].reset_index(drop=True),
-        judgements[~kept].reset_index(drop=True),
+        judgements[exists].reset_index(drop=True),
+        judgements[~exists].reset_index(drop=True),
         located,
         decoys[decoys["document"] >= 0].reset_index(drop=True),
     )
@@ -399,18 +401,18 @@ def _gone_names(gold: GoldSet, placed: Placed) -> np.ndarray:
         return placed.gone["target"].to_numpy(dtype=object)
     parts = [document_part(target) for target in placed.gone["target"]]
     rows = [placed.corpus.document_row.get(part, -1) for part in parts]
-    found = zip(rows, parts, strict=True)
-    names = [placed.corpus.doc_ids[row] if row >= 0 else part for row, part in found]
+    pairs = zip(rows, parts, strict=True)
+    names = [placed.corpus.doc_ids[row] if row >= 0 else part for row, part in pairs]
     return np.array(names, dtype=object)
 
 
 def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, pd.DataFrame]:
-    corpus, judged, located = placed.corpus, placed.judgements, placed.located
+    corpus, judgements, located = placed.corpus, placed.judgements, placed.located
     queries = pd.Index(gold.queries["query_id"])
     located = located.assign(query_id=gold.anchors["query_id"].to_numpy()[located["anchor"]])
     # an explicit judgement of a document (rank 0) wins over a grade that follows from one of its
     # sections or anchors (rank 1)
-    follows = judged[(judged["section"] < 0) | (judged["gain"] > 0)]
+    follows = judgements[(judgements["section"] < 0) | (judgements["gain"] > 0)]
     implied = (follows["section"] >= 0) | ~follows["explicit"]
     names = corpus.doc_ids[follows["document"]]
     document = [_piece(follows["query_id"], names, follows["gain"], implied)]
@@ -424,13 +426,18 @@ def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Le
     owners = pd.Series(corpus.section_document)
     only = owners[~owners.duplicated(keep=False)]
     only_of = pd.Series(only.index, index=only.to_numpy())
-    single = judged["document"].map(only_of).fillna(-1).astype(np.int64)
-    named = judged.assign(section=judged["section"].where(judged["section"] >= 0, single))
-    named, held = named[named["section"] >= 0], located[located["section"] >= 0]
-    ids = corpus.section_ids[named["section"]]
+    single = judgements["document"].map(only_of).fillna(-1).astype(np.int64)
+    of_section = judgements.assign(
+        section=judgements["section"].where(judgements["section"] >= 0, single)
+    )
+    of_section, in_section = (
+        of_section[of_section["section"] >= 0],
+        located[located["section"] >= 0],
+    )
+    ids = corpus.section_ids[of_section["section"]]
     section = [
-        _piece(named["query_id"], ids, named["gain"], ~named["explicit"]),
-        _piece(held["query_id"], corpus.section_ids[held["section"]], 1, 1),
+        _piece(of_section["query_id"], ids, of_section["gain"], ~of_section["explicit"]),
+        _piece(in_section["query_id"], corpus.section_ids[in_section["section"]], 1, 1),
     ]
     span = _piece(spans["query_id"], spans["span_id"].to_numpy(dtype=object), 1, 0)
     return {

@@ -197,9 +197,9 @@ def _load_readable(docs: Path) -> tuple[LoadedCorpus, dict[str, str]]:
         }
         if len(broken) < len(error.problems):
             raise
-        rest = folder.model_copy(update={"exclude": tuple(broken)})
+        readable = folder.model_copy(update={"exclude": tuple(broken)})
         try:
-            return load_corpus(rest, docs), broken
+            return load_corpus(readable, docs), broken
         except InputError:  # nothing is left, or more is broken than one error lists
             raise error from None
 

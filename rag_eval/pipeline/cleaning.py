@@ -118,28 +118,28 @@ def _old_runs(
                 continue  # the run stays, because its gold set is unknown
     for run_ids in by_gold_set.values():
         for place, run_id in enumerate(run_ids[1:], 1):
-            made = dt.datetime.strptime(run_id[:15], _RUN_TIME).replace(tzinfo=dt.UTC)
+            run_time = dt.datetime.strptime(run_id[:15], _RUN_TIME).replace(tzinfo=dt.UTC)
             if any(run_id in history for history in histories):
                 continue
-            is_old = older_than is not None and now - made > dt.timedelta(days=older_than)
+            is_old = older_than is not None and now - run_time > dt.timedelta(days=older_than)
             if is_old or (keep is not None and place >= keep):
                 yield from (name for name in names if Path(name).name.startswith(f"{run_id}."))
 
 
 def _artifacts(home: Home) -> dict[str, list[str]]:
     """List the names of the files of each artifact, by the name of its folder."""
-    found = defaultdict(list)
+    by_folder = defaultdict(list)
     for name in home.names(ARTIFACTS):
         *folder, _ = name.split("/")
         if len(folder) > len(("artifacts", "stage")):
-            found["/".join(folder[:3])].append(name)
-    return found
+            by_folder["/".join(folder[:3])].append(name)
+    return by_folder
 
 
 def _made_from(home: Home, artifact: str) -> list[tuple[str, str]]:
     try:
-        about = json.loads(home.read(f"{artifact}/{ARTIFACT_FILE}"))
-        return [(str(kind), str(key)) for kind, key in about["made_from"]]
+        record = json.loads(home.read(f"{artifact}/{ARTIFACT_FILE}"))
+        return [(str(kind), str(key)) for kind, key in record["made_from"]]
     except (OSError, ValueError, KeyError, TypeError):  # damaged
         return []
 

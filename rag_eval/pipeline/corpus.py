@@ -152,8 +152,8 @@ def _read_shards(work: Work, spec: ShardedLoader, n_shards: int) -> CorpusSnapsh
     hashes = read_shards(
         work.evaluation.store, frames["documents"], "documents", ["doc_id", "content_hash"]
     )
-    about = describe_corpus(spec, hashes.to_pandas(), masked)
-    return CorpusSnapshot(**frames, about=about, layout=layout)
+    facts = describe_corpus(spec, hashes.to_pandas(), masked)
+    return CorpusSnapshot(**frames, about=facts, layout=layout)
 
 
 @Stage("corpus_chunks", "corpus", reads=("corpus.chunker",), columns=CHUNKS)
@@ -278,7 +278,8 @@ def _identify_trust(
     dated = bool((sources["date"] != "").any())
     day = as_of(work.settings).isoformat() if dated else None
     signatures = sorted(
-        (doc_id, one.key, one.data.hex()) for doc_id, one in inputs.signatures.items()
+        (doc_id, signature.key, signature.data.hex())
+        for doc_id, signature in inputs.signatures.items()
     )
     manifest = (
         None if inputs.states is None else [list(inputs.states), inputs.manifest.model_dump()]
@@ -317,7 +318,7 @@ def judge_evidence(
         with work.progress.step("Verifying signatures"):
             states = verify(_unchanged_bytes(work, sources), inputs.signatures, config.keys)
     facts, about_sources = judge_sources(sources, config, states, inputs.states, day)
-    found = join_findings([about_sources, _screen_corpus(work, corpus_snapshot, facts)])
+    of_documents = join_findings([about_sources, _screen_corpus(work, corpus_snapshot, facts)])
     with work.progress.step("Judging chunks"):
         chunks = corpus_chunks.chunks
         across = _screen_titles(work, chunks)
@@ -325,7 +326,7 @@ def judge_evidence(
         trust, findings = judge_chunks(
             chunks,
             facts,
-            found,
+            of_documents,
             join_findings([across.frame("rows"), groups]),
             inputs.allowed,
             about_injection=config.about_injection,
@@ -358,8 +359,8 @@ def _judge_first_chunks(
     recorded = work.find_before(EvidenceTrust)
     before = "" if recorded is None else recorded.terms or ""
     chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), vouched_for(facts)
-    about = corpus_chunks.about
-    table = ChunkTable(chunks, about.chunks_hash, work.evaluation.home, before, about.analyzer)
+    cut = corpus_chunks.about
+    table = ChunkTable(chunks, cut.chunks_hash, work.evaluation.home, before, cut.analyzer)
     engine = bm25s_engine(StrategyIndex(table, work.evaluation.places))
     if vouched is not None:
         vouched = vouched[pd.Index(facts["doc_id"]).get_indexer(pd.Index(chunks["doc_id"]))]
@@ -447,14 +448,14 @@ def admit_chunks(
     left_out = poor.to_numpy(dtype=bool)
     rows = np.flatnonzero(~left_out)
     sharded = chunks.sharded("chunks")
-    kept: Any
+    admitted: Any
     if sharded is None:
-        kept = names = chunks.frame("chunks").iloc[rows].reset_index(drop=True)
+        admitted = names = chunks.frame("chunks").iloc[rows].reset_index(drop=True)
     else:  # the shards hold the texts of a large corpus once
         names = chunks.frame("chunks", ["chunk_id", "text_hash"])
         without = names["chunk_id"][left_out].tolist()
         content = digest([sharded.content, without])
-        kept = dataclasses.replace(sharded, content=content, without={"chunk_id": without})
+        admitted = dataclasses.replace(sharded, content=content, without={"chunk_id": without})
         names = names.iloc[rows]
     if names.empty:
         message = "every chunk is quarantined, so there is nothing to retrieve"
@@ -468,7 +469,7 @@ def admit_chunks(
         passes = facts["trust"].to_numpy() >= spec.threshold
     columns = ["domain", "domain_state", "signature_state", "allowed_by"]
     return AdmittedChunks(
-        chunks=kept,
+        chunks=admitted,
         rows=rows.astype(np.int64),
         facts=facts[columns].assign(warned=facts["verdict"] == "warning", passes=passes),
         about=_chunk_facts(names, work.config.corpus.chunker, corpus_chunks.about.analyzer),
@@ -566,10 +567,10 @@ def resolve_gold_set(
     problems += blocked_problems(blocked)
     if not evaluation.config.ignore_identical_ids:
         problems += identical_ids(gold.queries, documents)
-    queries, known = resolved.gold.queries, gold.layout != "recorded"
+    queries, is_known = resolved.gold.queries, gold.layout != "recorded"
     # Recorded outputs do not say whether the corpus answers a question. Only a flag says so.
-    flags = gold.places["has_flag"].to_numpy(dtype=bool) | known
-    judged = {*gold.judgements["query_id"], *gold.anchors["query_id"]}
+    flags = gold.places["has_flag"].to_numpy(dtype=bool) | is_known
+    with_gold = {*gold.judgements["query_id"], *gold.anchors["query_id"]}
     about = GoldFacts(
         name=evaluation.config.name,  # its kept runs go by this name too
         version=str(gold.version),
@@ -577,7 +578,7 @@ def resolve_gold_set(
         n_queries=len(gold.queries),
         n_answerable=int(gold.queries["answerable"].sum()),
         n_answerable_unknown=int((~flags).sum()),
-        n_judged=int(gold.queries["query_id"].isin(judged).sum()),
+        n_judged=int(gold.queries["query_id"].isin(with_gold).sum()),
         n_paraphrases=len(gold.paraphrases),
         n_groups=int(queries["group_id"].nunique()),
         n_groups_answerable=int(queries.loc[queries["answerable"], "group_id"].nunique()),
@@ -604,5 +605,7 @@ def find_blocked_gold(
     qrels: pd.DataFrame, chunks: CorpusChunks, admitted: AdmittedChunks
 ) -> BlockedGold:
     """Find the relevant documents (QRELS) with chunks that the guard removed."""
-    cut, kept = (part.artifact.frame("chunks", ["doc_id"])["doc_id"] for part in (chunks, admitted))
-    return blocked_gold(qrels, cut, kept)
+    cut, indexed = (
+        part.artifact.frame("chunks", ["doc_id"])["doc_id"] for part in (chunks, admitted)
+    )
+    return blocked_gold(qrels, cut, indexed)

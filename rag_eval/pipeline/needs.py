@@ -71,7 +71,7 @@ def _needs_of_answers(evaluation: Evaluation, gold: GoldSet) -> Iterator[Callabl
         return
     overrides = [gold.overrides.get(query_id) for query_id in gold.queries["query_id"]]
     asked = [apply_override(answers, override) for override in dict.fromkeys(overrides)]
-    modes = {one.mode for one in asked or [answers]}
+    modes = {question_answers.mode for question_answers in asked or [answers]}
     yield partial(load_plugins, answers)
     if "llm" in modes:
         yield partial(settings.find_endpoint, answers.endpoint, "answers.endpoint")
@@ -118,5 +118,7 @@ def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
     qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels
     blocked = find_blocked_gold(qrels["document"], runner.get(CorpusChunks), admitted)
     sparse = sparse_sections(qrels["section"]) if gold.layout == "own" else []
-    named = [] if evaluation.config.ignore_identical_ids else identical_ids(gold.queries, documents)
-    return [*problems, *sparse, *blocked_problems(blocked), *named]
+    identical = (
+        [] if evaluation.config.ignore_identical_ids else identical_ids(gold.queries, documents)
+    )
+    return [*problems, *sparse, *blocked_problems(blocked), *identical]

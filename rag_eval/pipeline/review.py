@@ -49,11 +49,11 @@ def export_run(home: Home, gold_set: str, folder: Path, form: ExportForm) -> lis
     spreadsheets, and `ragas` its answers with whole contexts. Each file is written whole or not at
     all. Raises InputError if there is no such run, or if it made no answers for ragas.
     """
-    kept = open_run(home, "latest", gold_set)
-    exports = kept.stored("exports")
+    run = open_run(home, "latest", gold_set)
+    exports = run.stored("exports")
     folder.mkdir(parents=True, exist_ok=True)
     if form == "ragas":
-        write_text(folder / RAGAS_FILE, _ragas_samples(kept))
+        write_text(folder / RAGAS_FILE, _ragas_samples(run))
         return [RAGAS_FILE]
     paths = [exports.path(name) for name in sorted(exports.files)]
     if form == "files":
@@ -67,9 +67,9 @@ def export_run(home: Home, gold_set: str, folder: Path, form: ExportForm) -> lis
     return [f"{path.stem}.csv" for path in tables]
 
 
-def _ragas_samples(kept: KeptRun) -> str:
-    gold, corpus = kept.stored("gold_variants"), kept.stored("corpus_snapshot")
-    answers = AnswerSet.stored(kept.stored("answers")).answers
+def _ragas_samples(run: KeptRun) -> str:
+    gold, corpus = run.stored("gold_variants"), run.stored("corpus_snapshot")
+    answers = AnswerSet.stored(run.stored("answers")).answers
     texts = corpus.frame("documents").set_index("doc_id")["text"]
     spans = gold.frame("spans")
     places = zip(spans["doc_id"], spans["start"], spans["end"], strict=True)
@@ -90,25 +90,25 @@ def explanation(
     InputError
         There is no such run, the run has no answers, or there is no such question.
     """
-    kept = open_run(home, run, gold_set)
-    if "answers" not in kept.artifacts:
+    stored = open_run(home, run, gold_set)
+    if "answers" not in stored.artifacts:
         raise InputError.of(
             "nothing_to_explain",
             "the run made no answers",
-            file=kept.file,
-            found=kept.run_id,
+            file=stored.file,
+            found=stored.run_id,
             accepted="a run of a gold set with answers",
         )
-    made = AnswerSet.stored(kept.stored("answers"))
-    cited = CitationSet.stored(kept.stored("citations"))
-    measured = AnswerMeasures.stored(kept.stored("answer_measures"))
-    gold, corpus = kept.stored("gold_variants"), kept.stored("corpus_snapshot")
+    answer_set = AnswerSet.stored(stored.stored("answers"))
+    cited = CitationSet.stored(stored.stored("citations"))
+    measured = AnswerMeasures.stored(stored.stored("answer_measures"))
+    gold, corpus = stored.stored("gold_variants"), stored.stored("corpus_snapshot")
     queries = gold.frame("queries").set_index("query_id")
     if query_id not in queries.index:
         near = difflib.get_close_matches(query_id, queries.index.tolist(), 3, 0.3)
         raise InputError.of(
             "unknown_query",
-            f"{kept.gold_set} has no such question",
+            f"{stored.gold_set} has no such question",
             field="QUERY_ID",
             found=query_id,
             accepted=", ".join(near) or f"one of {len(queries)} ids of its queries.jsonl",
@@ -120,17 +120,21 @@ def explanation(
     )
     qrels = qrels[qrels["gain"] > 0].sort_values("gain", ascending=False, kind="stable")
     relevant = set(qrels["item_id"])
-    blocked = [one for one in GoldVariants.stored(gold).blocked.documents if one.doc_id in relevant]
-    answer = next(answer for answer in made.answers if answer.query_id == query_id)
-    trust = kept.stored("evidence_trust").frame("trust", ["chunk_id", "verdict", "reasons"])
+    blocked = [
+        document
+        for document in GoldVariants.stored(gold).blocked.documents
+        if document.doc_id in relevant
+    ]
+    answer = next(answer for answer in answer_set.answers if answer.query_id == query_id)
+    trust = stored.stored("evidence_trust").frame("trust", ["chunk_id", "verdict", "reasons"])
     used = trust["chunk_id"].isin({item.chunk.snippet_id for item in answer.evidence})
     doubtful = trust[used & (trust["verdict"] != "clean")]
     figures = measured.per_question.set_index("query_id").loc[query_id]
     names = ("coverage", "groundedness", "supported", "gap_reason")
     return Explanation(
-        run_id=kept.run_id,
-        gold_set=kept.gold_set,
-        strategy=made.about.strategy,
+        run_id=stored.run_id,
+        gold_set=stored.gold_set,
+        strategy=answer_set.about.strategy,
         question=str(asked["text"]),
         answerable=bool(asked["answerable"]),
         answer=answer,
@@ -142,13 +146,14 @@ def explanation(
         spans=tuple(_gold_spans(corpus.frame("documents"), spans, verdicts[verdicts["correct"]])),
         measures={name: None if pd.isna(figures[name]) else figures[name] for name in names},
         rejected=tuple(
-            dataclasses.asdict(row) for row in made.rejected if row.query_id == query_id
+            dataclasses.asdict(row) for row in answer_set.rejected if row.query_id == query_id
         ),
-        misses=_describe_misses(kept, query_id),
+        misses=_describe_misses(stored, query_id),
         unsupported=tuple(measured.unsupported.get(query_id, ())),
-        threshold=made.about.abstain_below,
+        threshold=answer_set.about.abstain_below,
         blocked=tuple(
-            f"{quoted(one.doc_id)} ({one.n_blocked} of {one.n_chunks} chunks)" for one in blocked
+            f"{quoted(document.doc_id)} ({document.n_blocked} of {document.n_chunks} chunks)"
+            for document in blocked
         ),
         findings={
             row["chunk_id"]: f"{row['verdict']}: {', '.join(row['reasons'])}"
@@ -157,9 +162,9 @@ def explanation(
     )
 
 
-def _describe_misses(kept: KeptRun, query_id: str) -> tuple[tuple[str, str], ...]:
+def _describe_misses(run: KeptRun, query_id: str) -> tuple[tuple[str, str], ...]:
     """Return (strategy, sentence on the miss) of the strategies that missed a question."""
-    missed = kept.stored("missed_questions").frame("missed")
+    missed = run.stored("missed_questions").frame("missed")
     rows = missed[missed["query_id"] == query_id].to_dict("records")
     return tuple((row["strategy"], describe_miss(row)) for row in rows)
 
@@ -169,15 +174,15 @@ def _gold_spans(
 ) -> list[GoldSpan]:
     """Collect the gold evidence of a question, and whether a correct citation overlaps it."""
     owners = {row["doc_id"]: row for row in documents.to_dict("records")}
-    found = []
+    gold_spans = []
     for span in spans.to_dict("records"):
         doc_id, start, end = span["doc_id"], int(span["start"]), int(span["end"])
         hit = (right["doc_id"] == doc_id) & (right["start"] < end) & (right["end"] > start)
         owner = owners.get(doc_id, {"text": "", "source_url": ""})
         # Mask the whole document, because the words before a span may mark a secret.
         quote = masked_text(owner["text"])[start:end]
-        found.append(GoldSpan(doc_id, start, end, quote, bool(hit.any()), owner["source_url"]))
-    return found
+        gold_spans.append(GoldSpan(doc_id, start, end, quote, bool(hit.any()), owner["source_url"]))
+    return gold_spans
 
 
 # ---- The validate command: check a file of citations against the newest run of a home.
@@ -247,7 +252,7 @@ def _is_refusal(row: Mapping[str, object]) -> bool:
     """Tell whether a line is `{error, fix}`, or an answer that refuses and cites nothing."""
     error, fix, text = row.get("error"), row.get("fix"), row.get("answer")
     if "answer" not in row:
-        return all(isinstance(one, str) and has_content(one) for one in (error, fix))
+        return all(isinstance(value, str) and has_content(value) for value in (error, fix))
     if not isinstance(text, str) or row.get("citations") not in (None, []):
         return False
     return abstention(text) is not None
@@ -294,14 +299,14 @@ def _list_records(
     records: list[tuple[int, Mapping[str, object]]] = []
     keys = list(row)
     is_late = "answer" in row and keys.index("answer") < keys.index("citations")
-    for number, (citation, given) in enumerate(zip(cited, segments, strict=True), start=1):
-        own = {"query_id": row.get("query_id", f"line {line}"), "segment": given}
-        own |= citation if isinstance(citation, Mapping) else {}
-        own |= {"cited_before_answer": False} if is_late else {}
-        stated = own["segment"]
+    for number, (citation, of_citation) in enumerate(zip(cited, segments, strict=True), start=1):
+        record = {"query_id": row.get("query_id", f"line {line}"), "segment": of_citation}
+        record |= citation if isinstance(citation, Mapping) else {}
+        record |= {"cited_before_answer": False} if is_late else {}
+        chosen_segment = record["segment"]
         of_text = marked.get(number, (unmarked_segment(plain),))
-        chosen = of_text if stated is None else (stated,)
-        records += [(number, {**own, "segment": segment}) for segment in chosen]
+        chosen = of_text if chosen_segment is None else (chosen_segment,)
+        records += [(number, {**record, "segment": segment}) for segment in chosen]
     return records
 
 
@@ -315,11 +320,13 @@ def live_index(home: Home, gold_set: str | None = None) -> tuple[LiveIndex, str]
     corpus, chunks = run.stored("corpus_snapshot"), run.stored("admitted_chunks")
     frame = chunks.frame("chunks")
     for name in run.strategies:
-        made = run.stored(f"run {name}")
-        if "units.parquet" in made.files:  # only runs of external retrievers have units
-            frame = with_units(frame, made.frame("units"))
-    indexes = (Identity(one.index_hash, one.embed_model) for one in run.report().strategies)
-    models = {one.index_hash: one.stated_model for one in indexes}
+        ranking = run.stored(f"run {name}")
+        if "units.parquet" in ranking.files:  # only runs of external retrievers have units
+            frame = with_units(frame, ranking.frame("units"))
+    indexes = (
+        Identity(strategy.index_hash, strategy.embed_model) for strategy in run.report().strategies
+    )
+    models = {strategy.index_hash: strategy.stated_model for strategy in indexes}
     documents, sections = corpus.frame("documents"), corpus.frame("sections")
     live = LiveIndex(documents, sections, frame, models, run.analyzer)
     return live, f"run {quoted(run.run_id)} of gold set {quoted(run.gold_set)}"
@@ -346,7 +353,7 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
             yield f"  {code:<24} {counts}   fix: {FIXES[code]}"
     if verdicts.counts["analyzer_mismatch"]:
         yield "analyzer_mismatch ends the run: align the analyzers before anything else is judged"
-    offenders = [place for place, found in enumerate(verdicts.failures) if found]
+    offenders = [place for place, failures in enumerate(verdicts.failures) if failures]
     if offenders:
         yield f"first offenders ({min(len(offenders), MAX_OFFENDERS)} of {len(offenders):,}):"
     for place in offenders[:MAX_OFFENDERS]:
@@ -363,7 +370,7 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
 
 def verdict_json(result: FileVerdicts) -> list[str]:
     """Write {error, field, tip} of each failing record and each fault of the file, else OK."""
-    found = [
+    faults = [
         {
             "error": problem.code,
             "field": problem.field or "",
@@ -371,15 +378,15 @@ def verdict_json(result: FileVerdicts) -> list[str]:
         }
         for problem in result.problems
     ]
-    if not (result.rows or result.verdicts.n_refusals or found):
-        found = [{"error": "empty_citations", "field": "", "tip": FIXES["empty_citations"]}]
+    if not (result.rows or result.verdicts.n_refusals or faults):
+        faults = [{"error": "empty_citations", "field": "", "tip": FIXES["empty_citations"]}]
     for (line, record), failures in zip(result.rows, result.verdicts.failures, strict=True):
         if failures:
             code, field = failures[0]
             quote = _quote_field(record, field)
             tip = f"line {line}: {FIXES[code]}{quote and f';{quote}'}"
-            found.append({"error": code, "field": field, "tip": tip})
-    return list(map(json.dumps, found)) or ["OK"]
+            faults.append({"error": code, "field": field, "tip": tip})
+    return list(map(json.dumps, faults)) or ["OK"]
 
 
 _OPTIONAL = frozenset({*LIVE_CODES, "cross_section_reuse", "explained_before_cited"})

@@ -66,20 +66,20 @@ class ReviewDesk:
     async def decide(self, request: Request) -> Response:
         """Answer POST /decide after the files of the gold set are written."""
         try:
-            made = _Decision.model_validate_json(await read_change(request, self._page_token))
+            change = _Decision.model_validate_json(await read_change(request, self._page_token))
         except ValidationError:
             fields = ", ".join(_Decision.model_fields)
             raise HTTPException(400, f"Accepted is a JSON object of {fields}.") from None
-        text = " ".join(made.text.split()) if made.decision == "accept" else None
+        text = " ".join(change.text.split()) if change.decision == "accept" else None
         if text is not None and (not text or not text.isprintable()):
             raise HTTPException(400, "A question has words, and no control characters.")
-        place = (self._evaluation.base, made.query_id, made.version)
+        place = (self._evaluation.base, change.query_id, change.version)
         try:
             await run_in_threadpool(decide, *place, text)
         except StaleDraftError:
             message = "This draft was changed or decided elsewhere; reload the page."
             raise HTTPException(409, message) from None
-        return JSONResponse({"decision": made.decision})
+        return JSONResponse({"decision": change.decision})
 
 
 def create_review(desk: ReviewDesk, token: str | None, port: int) -> Starlette:

@@ -56,8 +56,8 @@ class Beir(PathLoader):
     def links(self, base: Path) -> Iterator[Path]:
         """Yield the symbolic links in the folder and in the folder `qrels`, sorted."""
         folder = resolve(self.path, base)
-        found = (*folder.glob("*"), *folder.glob("qrels/*"))
-        yield from sorted(path for path in found if path.is_symlink())
+        paths = (*folder.glob("*"), *folder.glob("qrels/*"))
+        yield from sorted(path for path in paths if path.is_symlink())
 
     def gold_folder(self, base: Path) -> Path | None:
         """Return the folder, because a BEIR folder also holds queries and judgements."""
@@ -76,7 +76,7 @@ class Beir(PathLoader):
     def read(self, base: Path) -> RawCorpus:
         """Read the documents, one a line."""
         problems = ProblemList()
-        seen = SeenIds(problems)
+        ids = SeenIds(problems)
         documents: list[RawDocument] = []
         for line, data in read_raw_lines(self._path(base), problems):
             if data is not None and not data.strip():
@@ -87,7 +87,7 @@ class Beir(PathLoader):
                 values.report(problems, Path(_FILE), line, _ACCEPTED_LINE)
                 continue
             row = check_row(values, _Row, problems, _FILE, line)
-            if row is not None and seen.add(row.id, _FILE, line, "_id"):
+            if row is not None and ids.add(row.id, _FILE, line, "_id"):
                 source = (data or b"").removesuffix(b"\n").removesuffix(b"\r")
                 documents.append(_make_document(row, source, line))
         problems.raise_errors()
@@ -97,8 +97,8 @@ class Beir(PathLoader):
 
 
 def _make_document(row: _Row, source: bytes, line: int) -> RawDocument:
-    about = row.metadata or _Metadata()
-    values = about.model_extra or {}
+    metadata = row.metadata or _Metadata()
+    values = metadata.model_extra or {}
     url = values.get("url")
     return RawDocument(
         row.id,
@@ -107,9 +107,9 @@ def _make_document(row: _Row, source: bytes, line: int) -> RawDocument:
         url if isinstance(url, str) and url else f"{_FILE}#{row.id}",
         "text",
         source,
-        section_id=about.section_id,
+        section_id=metadata.section_id,
         place=f"{_FILE}:{line}",
         author=find_author(values),
         date=latest_day(values.get(key) for key in _DATE_KEYS),
-        page="" if about.page is None else str(about.page),
+        page="" if metadata.page is None else str(metadata.page),
     )

@@ -92,16 +92,16 @@ def _find_stores(link: Path) -> tuple[Path, Path] | None:
         return None
     if link.is_dir():
         return link, link
-    named = (link.parent / _read_file(link).removeprefix("gitdir: ")).resolve()
-    if named.parent.name == "worktrees" and _read_file(named / "gitdir") == str(link):
-        return named, named.parents[1]
+    target = (link.parent / _read_file(link).removeprefix("gitdir: ")).resolve()
+    if target.parent.name == "worktrees" and _read_file(target / "gitdir") == str(link):
+        return target, target.parents[1]
     around = (parent / ".git" / "modules" for parent in link.parent.parents)
-    return (named, named) if any(map(named.is_relative_to, around)) else None
+    return (target, target) if any(map(target.is_relative_to, around)) else None
 
 
-def _find_head(own: Path, common: Path) -> str:
+def _find_head(folder: Path, common: Path) -> str:
     """Find the commit of HEAD; empty without one."""
-    head = _read_file(own / "HEAD")
+    head = _read_file(folder / "HEAD")
     if branch := _HEAD.fullmatch(head):
         ref = branch[1]
         packed = (
@@ -182,9 +182,9 @@ class Git:
     def read_tree(self) -> None:
         """Read the files of the commit."""
         for entry in self._ask("ls-tree", "-r", "-z", f"{self.head}:{self._prefix}").split("\0"):
-            about, _, name = entry.partition("\t")
-            if about[7:11] == "blob":
-                self._blobs[name] = about[12:]
+            mode, _, name = entry.partition("\t")
+            if mode[7:11] == "blob":
+                self._blobs[name] = mode[12:]
 
     def has_lost_files(self) -> bool:
         """Tell whether a file of the commit was deleted from the folder or renamed."""
@@ -203,7 +203,7 @@ class Git:
         In a shallow clone, git reports every file as created in the oldest commit, so files whose
         last commit has no parent have no day there.
         """
-        found = Revisions({}, {})
+        last = Revisions({}, {})
         commit = day = ""
         form = ("--format=%x00%H,%ct,%P", "--name-only", "--no-renames", "-z")
         below = (f"--relative={self._prefix}/", "--", self._prefix) if self._prefix else ()
@@ -214,9 +214,9 @@ class Git:
                 commit, seconds, parents = (next(entries, "") + ",,").split(",")[:3]
                 is_oldest = bool(self._shallow) and not parents
                 day = "" if is_oldest or not seconds else day_of(int(seconds))
-            elif name not in found.commit:
-                found.commit[name], found.day[name] = commit, day
-        return found
+            elif name not in last.commit:
+                last.commit[name], last.day[name] = commit, day
+        return last
 
 
 def _blob_hash(content: bytes) -> str:
@@ -358,7 +358,7 @@ def _path_fault(name: str, path: Path, root: Path) -> Problem | None:
         message, accepted = "the file cannot be read", "files that this user may read"
         return Problem("unreadable_file", message, name, accepted=accepted)
     if (size := path.stat().st_size) > MAX_BYTES:
-        found, accepted = f"{size} bytes", f"at most {MAX_BYTES} bytes"
+        bytes_text, accepted = f"{size} bytes", f"at most {MAX_BYTES} bytes"
         message = "the file is too large"
-        return Problem("too_large", message, name, found=found, accepted=accepted)
+        return Problem("too_large", message, name, found=bytes_text, accepted=accepted)
     return None

@@ -80,8 +80,8 @@ def find_kind(path: Path) -> Kind:
     keys = {key.split(".")[0] for key in first} if isinstance(first, dict) else set[str]()
     if "user_input" in keys:
         return "ragas"
-    own, marks = {"query_id", "query"}, {path.split(".")[0] for path in _MARKS.split()}
-    return "own" if keys.isdisjoint(marks) or not keys.isdisjoint(own) else "spans"
+    of_package, marks = {"query_id", "query"}, {path.split(".")[0] for path in _MARKS.split()}
+    return "own" if keys.isdisjoint(marks) or not keys.isdisjoint(of_package) else "spans"
 
 
 _MARKS: Final = f"{FIELDS['children']} attributes run_type traceId"
@@ -392,12 +392,12 @@ def _walk(value: Any, keys: list[str]) -> Iterator[Any]:
     if not keys:
         yield value
         return
-    value, (key, *rest) = _open_json(value), keys
+    value, (key, *deeper) = _open_json(value), keys
     if key == "*":
         for item in _items(value):
-            yield from _walk(item, rest)
+            yield from _walk(item, deeper)
     elif isinstance(value, dict) and key in value:
-        yield from _walk(value[key], rest)
+        yield from _walk(value[key], deeper)
 
 
 def _first(value: Any, paths: str) -> Any:

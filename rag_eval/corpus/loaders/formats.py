@@ -183,10 +183,10 @@ def _read_pages(source: bytes) -> Content:
     class Reader(PdfReader):
         def get_object(self, indirect_reference: int | IndirectObject) -> PdfObject | None:
             check_time()
-            found = super().get_object(indirect_reference)
-            if isinstance(found, StreamObject) and found.get("/Subtype") == "/Form":
-                _check_drawing(found)
-            return found
+            value = super().get_object(indirect_reference)
+            if isinstance(value, StreamObject) and value.get("/Subtype") == "/Form":
+                _check_drawing(value)
+            return value
 
     reader = Reader(io.BytesIO(source))
     if len(reader.pages) > MAX_PAGES:

@@ -23,8 +23,8 @@ _ACCEPTED_PATH = f"a file ({', '.join(_ENDINGS)}), or a name on the hub (owner/n
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-def _refuse(code: str, message: str, field: str, found: str, accepted: str) -> InputError:
-    return InputError.of(code, message, field=f"corpus.{field}", found=found, accepted=accepted)
+def _refuse(code: str, message: str, field: str, value: str, accepted: str) -> InputError:
+    return InputError.of(code, message, field=f"corpus.{field}", found=value, accepted=accepted)
 
 
 class HuggingFace(TableLoader):
@@ -87,11 +87,11 @@ class HuggingFace(TableLoader):
         try:
             # the Arrow cache of local files lives only as long as the reading
             with tempfile.TemporaryDirectory(prefix="rag-eval-datasets-") as cache:
-                found = self._open(path, cache)
+                data = self._open(path, cache)
                 # the rows of `found` would open files and addresses that an image column names
                 return [
-                    [None] * len(found) if name is None else found.data.column(name).to_pylist()
-                    for name in self.column_names(found.column_names).values()
+                    [None] * len(data) if name is None else data.data.column(name).to_pylist()
+                    for name in self.column_names(data.column_names).values()
                 ]
         except InputError:
             raise

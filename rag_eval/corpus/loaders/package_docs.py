@@ -69,7 +69,7 @@ def _find_distribution(package: str) -> metadata.Distribution:
     for name in (package, None):  # all distributions come last: this reads every RECORD
         context = metadata.DistributionFinder.Context(name=name, path=_installed_folders())
         every = metadata.distributions(context=context)
-        for distribution in sorted(every, key=lambda found: found.name):
+        for distribution in sorted(every, key=lambda candidate: candidate.name):
             if _find_record(distribution, package) is not None:
                 return distribution
     message = "no distribution that is installed in the environment holds this package"
@@ -77,8 +77,8 @@ def _find_distribution(package: str) -> metadata.Distribution:
     raise _refuse("not_installed", message, "package", package, accepted)
 
 
-def _refuse(code: str, message: str, field: str, found: str, accepted: str) -> InputError:
-    return InputError.of(code, message, field=f"corpus.{field}", found=found, accepted=accepted)
+def _refuse(code: str, message: str, field: str, value: str, accepted: str) -> InputError:
+    return InputError.of(code, message, field=f"corpus.{field}", found=value, accepted=accepted)
 
 
 def _find_author(distribution: metadata.Distribution) -> str:
@@ -91,9 +91,9 @@ def _find_author(distribution: metadata.Distribution) -> str:
 
 def find_package(package: str) -> Installed:
     """Find the installed package, or raise InputError."""
-    found = _find_distribution(package)
-    record = _find_record(found, package) or ""
-    return Installed(found.version, text_hash(record), _find_author(found))
+    distribution = _find_distribution(package)
+    record = _find_record(distribution, package) or ""
+    return Installed(distribution.version, text_hash(record), _find_author(distribution))
 
 
 # ---- Imports
@@ -145,8 +145,8 @@ def _import(name: str, modules: ModuleFiles) -> types.ModuleType:
             message = f"the module cannot be imported: {type(error).__name__}: {error}"
             raise _refuse("not_importable", message, "modules", above, accepted) from error
         message = "the module is not a file of the distribution"
-        found = above if origin is None else f"{above}: {origin}"
-        raise _refuse("foreign_module", message, "modules", found, accepted)
+        place = above if origin is None else f"{above}: {origin}"
+        raise _refuse("foreign_module", message, "modules", place, accepted)
     return sys.modules[name]
 
 
@@ -187,8 +187,8 @@ def _list_names(owner: object) -> list[str]:
     names: Iterable[object] = dir(owner)
     if isinstance(owner, types.ModuleType):
         names = getattr(owner, "__all__", names)
-    found = {name for name in names if isinstance(name, str) and not name.startswith("_")}
-    return sorted(found)
+    public = {name for name in names if isinstance(name, str) and not name.startswith("_")}
+    return sorted(public)
 
 
 def _walk_class(
@@ -205,8 +205,8 @@ def _walk_class(
         static = inspect.getattr_static(cls, name, None)
         described = callable(value) or isinstance(static, property) or hasattr(static, "__get__")
         # An instance that shows its type's docstring documents the type, not this name.
-        own = getattr(type(value), "__doc__", None) != getattr(value, "__doc__", None)
-        if value is not None and described and own:
+        is_own = getattr(type(value), "__doc__", None) != getattr(value, "__doc__", None)
+        if value is not None and described and is_own:
             yield from _read_docstring(qualified, value)
 
 
@@ -244,12 +244,12 @@ def _choose_name(names: dict[str, str]) -> str:
 
     Of several such names, choose the least nested name, then the first by alphabet.
     """
-    own = [
+    qualified = [
         name
         for name, qualname in names.items()
         if qualname and (name == qualname or name.endswith(f".{qualname}"))
     ]
-    return min(own or names, key=lambda name: (name.count("."), name))
+    return min(qualified or names, key=lambda name: (name.count("."), name))
 
 
 class PackageDocs(Loader):
@@ -276,8 +276,8 @@ class PackageDocs(Loader):
     def identity(self, base: Path) -> list[str]:
         """Identify the package and the Python version, because docstrings inherit from Python."""
         del base
-        found = find_package(self.package)
-        return [self.package, *found, platform.python_version()]
+        installed = find_package(self.package)
+        return [self.package, *installed, platform.python_version()]
 
     def distributions(self) -> dict[tuple[str | int, ...], str]:
         """Return the distribution of the package, by field."""
@@ -293,8 +293,8 @@ class PackageDocs(Loader):
         if not self.exclude_sections:
             return text
         sections = numpydoc_sections("", "", text)
-        kept = (part for part in sections if part.title not in self.exclude_sections)
-        return "".join(text[part.start : part.end] for part in kept).rstrip()
+        parts = (part for part in sections if part.title not in self.exclude_sections)
+        return "".join(text[part.start : part.end] for part in parts).rstrip()
 
     def read(self, base: Path) -> RawCorpus:
         """Read the docstrings of public names; equal docstrings become one document."""

@@ -60,8 +60,8 @@ class Parquet(TableLoader, ShardedLoader):
         """Yield the symbolic links in the folder, sorted."""
         if not is_address(self.path):
             root = resolve(self.path, base)
-            found = list_files(root) if root.is_dir() else ()
-            yield from sorted(path for path in found if path.is_symlink())
+            paths = list_files(root) if root.is_dir() else ()
+            yield from sorted(path for path in paths if path.is_symlink())
 
     def _open(self, base: Path) -> tuple[Any, str, list[str]]:
         """Return the file system, the path of the corpus in it, and the paths of its files."""
@@ -72,15 +72,15 @@ class Parquet(TableLoader, ShardedLoader):
             files, root = url_to_fs(self.path)
         else:  # `url_to_fs` would see an address in a name with `::`
             files, root = LocalFileSystem(), str(resolve(self.path, base))
-        found = sorted(name for name in files.find(root) if name.endswith(ENDING))
+        names = sorted(name for name in files.find(root) if name.endswith(ENDING))
         if not is_address(self.path):
-            for name in found:
+            for name in names:
                 if not Path(name).is_file():  # reading a pipe would wait for ever
                     message = "not a regular file, or a link to nothing"
                     raise InputError.of("not_a_file", message, name, accepted="regular files")
-        if not found:
+        if not names:
             raise missing_input(self.path, _ACCEPTED)
-        return files, root, found
+        return files, root, names
 
     def identity(self, base: Path) -> list[str]:
         """Return name and content hash of each file; in an object store, what the store states.
@@ -88,11 +88,11 @@ class Parquet(TableLoader, ShardedLoader):
         That is usually the size, the time and a hash.
         """
         with _named_errors(self.path):
-            files, root, found = self._open(base)
+            files, root, names = self._open(base)
             is_remote = is_address(self.path)
             return [
                 text
-                for name in found
+                for name in names
                 for text in (
                     name.removeprefix(root),
                     str(files.ukey(name)) if is_remote else file_hash(Path(name)),
@@ -128,8 +128,8 @@ class Parquet(TableLoader, ShardedLoader):
 
         n_rows = 0
         with _named_errors(self.path):
-            files, _, found = self._open(base)
-        for name in found:
+            files, _, names = self._open(base)
+        for name in names:
             with _named_errors(name), files.open(name) as stream:
                 n_rows += pq.read_metadata(stream).num_rows
         return n_rows
@@ -142,8 +142,8 @@ class Parquet(TableLoader, ShardedLoader):
         import pyarrow.parquet as pq
 
         with _named_errors(self.path):
-            files, root, found = self._open(base)
-        for name in found:
+            files, root, paths = self._open(base)
+        for name in paths:
             place = self.path.rstrip("/") + name.removeprefix(root)
             with (
                 _named_errors(place),
