@@ -65,8 +65,14 @@ YAML = [
     *(
         [f"removed {key}", text, [["removed_key", line, key]]]
         for key in REMOVED_KEYS
+        if "preflights" not in key
         for text, line in [_with_key(key)]
     ),
+    [
+        "removed from a list",
+        CONFIG + "answers: {preflights: [{kind: grep, patterns: 1}]}\n",
+        [["removed_key", 5, "answers.preflights[0].patterns"]],
+    ],
     ["too large", CONFIG + "#" * 400_000, [["file_too_large", None, None]]],
     ["deep lists", CONFIG + "k: " + "[" * 2_000 + "\n", [["too_deep", 1, None]]],
     ["deep mappings", CONFIG + "k: " + "{a: " * 2_000 + "\n", [["too_deep", 1, None]]],
