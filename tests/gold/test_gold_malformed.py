@@ -35,6 +35,8 @@ def _with_key(key):
     part, *rest = key.split(".")
     if part == "corpus":
         return CONFIG.replace("path: docs", f"path: docs, {rest[0]}: 1"), 2
+    if key == "answers.preflights.patterns":  # of an item of a list
+        return f"{CONFIG}answers: {{preflights: [{{kind: grep, patterns: [x]}}]}}\n", 5
     nested = "".join(f"{{{inner}: " for inner in rest) + "1" + "}" * len(rest)
     return f"{CONFIG}{part}: {nested}\n", 5
 
@@ -63,7 +65,11 @@ YAML = [
     *json.loads((HERE / "malformed_yaml.json").read_text()),
     ["not UTF-8", CONFIG.encode() + b"description: \xff\n", [["bad_encoding", 5, None]]],
     *(
-        [f"removed {key}", text, [["removed_key", line, key]]]
+        [
+            f"removed {key}",
+            text,
+            [["removed_key", line, key.replace("preflights", "preflights[0]")]],
+        ]
         for key in REMOVED_KEYS
         if "preflights" not in key
         for text, line in [_with_key(key)]
