@@ -1,6 +1,7 @@
 """Mask personal data and secrets, character for character, so that offsets stay true."""
 
 import dataclasses
+import functools
 import math
 import re
 import urllib.parse
@@ -378,6 +379,10 @@ def masked_text(text: str) -> str:
 def mask_snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
     """Mask personal data, then cut the text to a snippet of at most `limit` characters."""
     return snippet(masked_text(text[:MAX_READ_CHARS]), limit)
+
+
+mask_name = functools.lru_cache(maxsize=100_000)(mask_snippet)
+"""`mask_snippet` of short texts that recur, such as ids."""
 
 
 def _mask_parts(address: str) -> str:

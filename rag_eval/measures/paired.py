@@ -1,13 +1,18 @@
 """Compare two strategies on the same queries."""
 
 import dataclasses
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.records import number
 from rag_eval.measures.overlap import SharedGold, scored_together
 from rag_eval.measures.ranking import as_values
+
+COMPARED: Final = ("R@10", "RR", "nDCG@10")
+"""Measures of paired comparisons in a report."""
 
 POWER = 0.8
 """Power of a test at the smallest detectable difference."""
@@ -115,3 +120,12 @@ def holm(p: ArrayLike) -> FloatArray:
     scaled = adjusted[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
     return adjusted
+
+
+def delta_of(comparison: PairedComparison, at: int) -> dict[str, float | None]:
+    """Write the fields of `PairedDelta` for one column of a comparison."""
+    figures = ("delta", "ci_low", "ci_high", "n_effective")
+    counts = ("n_better", "n_worse", "n_tied")
+    return {name: number(getattr(comparison, name)[at]) for name in figures} | {
+        name: int(getattr(comparison, name)[at]) for name in counts
+    }

@@ -12,11 +12,11 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level
 from rag_eval.measures.gold_arrays import GoldArrays
+from rag_eval.measures.paired import COMPARED
 from rag_eval.measures.ranking import Qrels
 from rag_eval.pipeline.answer_stages import Answered
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
-from rag_eval.pipeline.measures import COMPARED
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Work

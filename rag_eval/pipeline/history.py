@@ -45,9 +45,8 @@ from rag_eval.gates.gate_report import (
 from rag_eval.gates.regression import with_delta_s
 from rag_eval.measures.gold_arrays import GoldArrays
 from rag_eval.measures.overlap import NamedGold, SharedGold
-from rag_eval.measures.paired import paired_comparison
+from rag_eval.measures.paired import COMPARED, delta_of, paired_comparison
 from rag_eval.measures.ranking import machine_name
-from rag_eval.pipeline.measures import COMPARED, delta_of
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.verdicts import read_object, whole_report

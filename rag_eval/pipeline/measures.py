@@ -12,20 +12,14 @@ from rag_eval.core.frames import PER_QUERY
 from rag_eval.core.records import ComparedPair, Measure, number
 from rag_eval.core.types import Level
 from rag_eval.measures.intervals import aggregate
-from rag_eval.measures.paired import PairedComparison, holm, paired_comparison
+from rag_eval.measures.paired import COMPARED, PairedComparison, delta_of, holm, paired_comparison
 from rag_eval.measures.ranking import machine_name
 from rag_eval.measures.stability import ann_recall
 from rag_eval.measures.strategy_report import AnnRecall
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import OpenIndex, open_index
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import (
-    Result,
-    Stage,
-    Work,
-    frame_part,
-    json_part,
-)
+from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
 from rag_eval.pipeline.scores import (
     LEVELS,
     ScoredRuns,
@@ -38,7 +32,6 @@ from rag_eval.pipeline.scores import (
 from rag_eval.retrieval.dense import ExactSearch, approximate_search
 from rag_eval.retrieval.strategies import Request
 
-COMPARED = ("R@10", "RR", "nDCG@10")
 HEADLINE = ("R@10", "RR", "nDCG@10", "Success@10", "Judged@10")
 
 
@@ -216,15 +209,6 @@ def compared_values(
     level = runs.config.level
     columns = [scores.labels[level].index(label) for label in COMPARED]
     return scores.per_query(level, runs.gold, variants)[:, columns]
-
-
-def delta_of(found: PairedComparison, at: int) -> dict[str, float | None]:
-    """Write the fields of `PairedDelta` for one column of a comparison."""
-    figures = ("delta", "ci_low", "ci_high", "n_effective")
-    counts = ("n_better", "n_worse", "n_tied")
-    return {name: number(getattr(found, name)[at]) for name in figures} | {
-        name: int(getattr(found, name)[at]) for name in counts
-    }
 
 
 Row = dict[str, str | float | None]

@@ -13,11 +13,10 @@ from rag_eval.core.frames import schema
 from rag_eval.core.records import number
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import aggregate, within_query
-from rag_eval.measures.paired import holm, paired_comparison
+from rag_eval.measures.paired import delta_of, holm, paired_comparison
 from rag_eval.measures.ranking import expand
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import CorpusIndex, OpenIndex, chosen_kinds, open_index
-from rag_eval.pipeline.measures import delta_of
 from rag_eval.pipeline.retrieval import StrategyRun, search_depth
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
 from rag_eval.pipeline.scores import (

@@ -7,8 +7,7 @@ from typing import Final
 
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, json_part
-from rag_eval.reporting.metrics_report import REPORT_FILE
-from rag_eval.reporting.miss_rates import MISS_RATES_PAGE
+from rag_eval.reporting.metrics_report import MISS_RATES_PAGE, REPORT_FILE
 from rag_eval.reporting.report import Report
 from rag_eval.storage.files import atomic_path
 

@@ -18,8 +18,8 @@ from rag_eval.pipeline.report_folder import (
 )
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.reporting.html.page import Built, build
-from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
-from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
+from rag_eval.reporting.metrics_report import MISS_RATES_PAGE, REPORT_FILE, dumps
+from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.questions import SUMMARY_FILE, slim, unpacked
 from rag_eval.storage.artifacts import Artifact

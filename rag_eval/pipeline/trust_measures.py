@@ -7,7 +7,7 @@ import numpy as np
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.records import Absent
 from rag_eval.measures.intervals import aggregate
-from rag_eval.measures.paired import paired_comparison
+from rag_eval.measures.paired import COMPARED, paired_comparison
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -16,7 +16,7 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
-from rag_eval.pipeline.measures import COMPARED, compared_values, comparison_rows
+from rag_eval.pipeline.measures import compared_values, comparison_rows
 from rag_eval.pipeline.retrieval import StrategyRun, search_wordings
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.pipeline.scores import (

@@ -17,7 +17,7 @@ from rag_eval.core.records import Absent, CountedInterval, Estimate, Interval, P
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.paired import holm
 from rag_eval.reporting.html.page import build_comparison
-from rag_eval.reporting.metrics_report import csv_text
+from rag_eval.reporting.metrics_report import MISS_RATES_PAGE, csv_text
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Cursor, Table
 from rag_eval.storage.files import write_text
@@ -32,7 +32,6 @@ from rag_eval.uncertainty.miss_rate_report import (
 
 Row: TypeAlias = dict[str, Any]
 """A row as JSON values; an estimate is an object of value, low and high."""
-MISS_RATES_PAGE: Final = "miss-rates.html"
 LEVEL: Final = 0.9
 DIFFERENCE_COLUMNS: Final = (
     "gold_set night run_id strategy against target k measure difference difference_low "

@@ -18,7 +18,7 @@ from rag_eval.citations.payload import payload
 from rag_eval.core.records import number
 from rag_eval.core.types import DISCOUNTING, Answer, ScoredChunk, Status, Target, snippet
 from rag_eval.corpus.chunking import spans
-from rag_eval.corpus.masking import mask_snippet, masked_text
+from rag_eval.corpus.masking import mask_name, masked_text
 from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
 from rag_eval.uncertainty.claims import RateSource
 from rag_eval.uncertainty.confidence_values import (
@@ -328,8 +328,6 @@ NO_INTERVAL: Final = "the estimator of this value has no interval"
 NO_GAPS: Final = "the retriever returned its own units, which the corpus does not describe"
 Line = dict[str, object]
 """A JSON object."""
-shown = functools.lru_cache(maxsize=100_000)(mask_snippet)
-"""Mask a text. Results are cached, because ids and words recur."""
 END_MARKS: Final = tuple(".!?。！？")
 READ_CHARS, SUMMARY_CHARS = 600, 120
 """Number of characters of a document in which its first sentence is sought, and of the summary."""
@@ -453,7 +451,7 @@ class UncertainRetrieval:
 
 def describe_document(chunk_id: str, doc_id: str, rank: int, score: float, text: str) -> Line:
     """Describe one retrieved document of `UncertainRetrieval`; ids and summary are masked."""
-    ids = {"chunk_id": shown(chunk_id), "doc_id": shown(doc_id)}
+    ids = {"chunk_id": mask_name(chunk_id), "doc_id": mask_name(doc_id)}
     return {**ids, "rank": rank, "score": number(score), "summary": summarize(text)}
 
 
@@ -461,7 +459,7 @@ def _describe_gap(gap: Gap) -> Line:
     return {
         "severity": gap.severity,
         "mitigation": gap.mitigation,
-        "description": shown(gap.description),
+        "description": mask_name(gap.description),
         "miss_likelihood": as_json(UNCALIBRATED),
     }
 

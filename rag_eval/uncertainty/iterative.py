@@ -26,11 +26,11 @@ from rag_eval.core.parts import Name
 from rag_eval.core.records import number
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
+from rag_eval.corpus.masking import mask_name
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.confidence import shown
 from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext
 from rag_eval.uncertainty.gaps import mitigations
 from rag_eval.uncertainty.signals import RankedBatch
@@ -152,7 +152,7 @@ def list_expansions(steps: "pd.DataFrame") -> dict[int, list[dict[str, object]]]
             for key, value in row.items()
             if key != "question"
         }
-        line |= {key: shown(row[key]) for key in ("original", "expanded")}
+        line |= {key: mask_name(row[key]) for key in ("original", "expanded")}
         line["found_unique_results"] = row["unique_result_count"] > 0
         found.setdefault(row["question"], []).append(line)
     return found

@@ -350,7 +350,8 @@ class Viewer:
 
     def show_miss_rates(self, request: Request) -> Response:
         """Answer GET /runs/ID/miss-rates.html with the page of miss rates, in a sandbox."""
-        from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
+        from rag_eval.reporting.metrics_report import MISS_RATES_PAGE
+        from rag_eval.reporting.miss_rates import MissRateTables
 
         run = self._run(request)
         return self._show_page(run, lambda: MissRateTables([run.report()]).files()[MISS_RATES_PAGE])

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from rag_eval.core.records import HARDLY_SUPPORTED
-from rag_eval.reporting.miss_rates import MISS_RATES_PAGE, MissRateTables
+from rag_eval.reporting.metrics_report import MISS_RATES_PAGE
+from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.report import Report
 
 HOSTILE = "=<script>alert(1)</script>\u202e"
