@@ -133,10 +133,8 @@ def test_pages_show_every_question_once(hostile, opened):
         seen += ids(page)
     assert sorted(seen) == list(range(n))
     assert f"of {n}" in page.locator("#ex-count").inner_text()
-    page.locator("#ex-first").click()
-    assert ids(page) == seen[:20]
-    page.locator("#ex-last").click()
-    assert ids(page) == seen[-(n % 20 or 20) :]
+    page.locator("#ex-previous").click()
+    assert ids(page) == seen[-(n % 20 or 20) - 20 : -(n % 20 or 20)]
 
 
 def test_filters_leave_what_they_say(hostile, opened):
