@@ -26,9 +26,6 @@ def clean(
     keep: Annotated[
         int | None, typer.Option(min=1, help="Runs of each gold set that stay; default: all.")
     ] = None,
-    older_than: Annotated[
-        int | None, typer.Option(min=0, help="Remove runs older than this many days.")
-    ] = None,
     home: Home = None,
     wait: Wait = None,
 ) -> None:
@@ -37,7 +34,7 @@ def clean(
         settings = open_settings(home, wait=wait)
         from rag_eval.pipeline.cleaning import clean as clean_home
 
-        for freed in clean_home(settings, keep, older_than):
+        for freed in clean_home(settings, keep):
             typer.echo(f"{freed.what}: {freed.count:,} removed, {freed.size:,} bytes freed")
 
 

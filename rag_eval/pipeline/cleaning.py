@@ -7,7 +7,6 @@ Outcomes, calibrators, baselines, accepted manifests and chat replies are never 
 """
 
 import dataclasses
-import datetime as dt
 import json
 import re
 from collections import defaultdict
@@ -25,7 +24,6 @@ from rag_eval.storage.home import Home, open_home
 from rag_eval.storage.locks import WriteLock
 
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
-_RUN_TIME: Final = "%Y%m%dT%H%M%S"
 A_DAY_S: Final = 86_400.0
 """Age in seconds at which an object store's files may go: a run may still need younger ones."""
 
@@ -39,12 +37,7 @@ class Freed:
     size: int
 
 
-def clean(
-    settings: Settings,
-    keep: int | None = None,
-    older_than: int | None = None,
-    now: dt.datetime | None = None,
-) -> list[Freed]:
+def clean(settings: Settings, keep: int | None = None) -> list[Freed]:
     """Remove old runs, the artifacts that only they need, and leftovers of killed runs.
 
     Parameters
@@ -54,11 +47,6 @@ def clean(
         day stay, because other workers may need them.
     keep
         Number of runs of each gold set that stay; default: all.
-    older_than
-        Age in days at which a run is removed; default: no limit. The newest run of each gold set
-        stays.
-    now
-        Reference time of ages; default: the present.
 
     Raises
     ------
@@ -67,9 +55,8 @@ def clean(
     """
     home = open_home(settings)
     with WriteLock(settings):
-        now = now or dt.datetime.now(dt.UTC)
         freed = [_remove(home, "half-written or damaged", _leftovers(home))]
-        freed.append(_remove(home, "files of kept runs", _old_runs(home, keep, older_than, now)))
+        freed.append(_remove(home, "files of kept runs", _old_runs(home, keep)))
         texts = [_text(home, name) for name in (*home.names(RUNS), *home.names("record"))]
         artifacts = _artifacts(home)
         made_from = {name: _made_from(home, name) for name in artifacts}
@@ -105,9 +92,7 @@ def _text(home: Home, name: str) -> str:
     return home.read(name).decode(errors="replace")
 
 
-def _old_runs(
-    home: Home, keep: int | None, older_than: int | None, now: dt.datetime
-) -> Iterator[str]:
+def _old_runs(home: Home, keep: int | None) -> Iterator[str]:
     names, by_gold_set = home.names(RUNS), defaultdict(list)
     histories = [_text(home, name) for name in home.names("baselines")]
     for name in reversed(names):
@@ -117,12 +102,8 @@ def _old_runs(
             except (ValueError, KeyError, TypeError):
                 continue  # the run stays, because its gold set is unknown
     for run_ids in by_gold_set.values():
-        for place, run_id in enumerate(run_ids[1:], 1):
-            run_time = dt.datetime.strptime(run_id[:15], _RUN_TIME).replace(tzinfo=dt.UTC)
-            if any(run_id in history for history in histories):
-                continue
-            is_old = older_than is not None and now - run_time > dt.timedelta(days=older_than)
-            if is_old or (keep is not None and place >= keep):
+        for run_id in run_ids[keep:] if keep else ():
+            if not any(run_id in history for history in histories):
                 yield from (name for name in names if Path(name).name.startswith(f"{run_id}."))
 
 
