@@ -460,8 +460,6 @@ class GoldSetConfig(Part):
     """Name of the gold set; reports and commands use it."""
     version: int | str = 1
     """Your own number or word, which the report repeats."""
-    description: str = ""
-    """One line for the report."""
     corpus: AnyLoader
     """Where the documents come from, and how they are cut."""
     k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = (1, 5, 10, 20)

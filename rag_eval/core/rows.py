@@ -501,6 +501,7 @@ REMOVED_KEYS: Final = {
     "answers.retry_on_schema_fail": "set `schema_retry_attempts` to 0",
     "answers.preflights.patterns": "list literal `terms`",
     "answers.max_sentences": "the deterministic mode cites up to three sentences; delete the key",
+    "description": "nothing shows it; write a comment",
     "corpus.pattern": "all files of known formats are read; `exclude` leaves files out",
     **dict.fromkeys(
         (f"corpus.{name}_column" for name in ("title", "url", "author", "date")),

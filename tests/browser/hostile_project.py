@@ -43,8 +43,7 @@ N_PLAIN = 6
 
 CONFIG = """\
 name: hostile
-version: "1 <script>window.__pwned=40</script>"
-description: "A </script><script>window.__pwned=41</script> of {{7*7}} \\u202e questions"
+version: "1 </script><script>window.__pwned=40</script> of {{7*7}} \\u202e"
 corpus: {loader: beir, path: collection, chunker: {kind: text, max_tokens: 64}}
 k: [1, 5, 10]
 depth: 20

@@ -13,7 +13,7 @@ from rag_eval.core.strategy import Strategy, strategy_kinds
 
 ONLY_READ = set(
     """
-    name version description primary acceptance package_docs.exclude
+    name version primary acceptance package_docs.exclude
     package_docs.exclude_sections
     hf_datasets.id_column hf_datasets.text_column bm25.name iterative.base trust.domains
     trust.authors trust.keys answers.strategy answers.verdicts

@@ -63,7 +63,7 @@ ROWS = [
 # Fault, content of gold_set.yaml, [(code, line, field), ...]
 YAML = [
     *json.loads((HERE / "malformed_yaml.json").read_text()),
-    ["not UTF-8", CONFIG.encode() + b"description: \xff\n", [["bad_encoding", 5, None]]],
+    ["not UTF-8", CONFIG.encode() + b"primary: \xff\n", [["bad_encoding", 5, None]]],
     *(
         [
             f"removed {key}",

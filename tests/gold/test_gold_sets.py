@@ -46,7 +46,7 @@ def test_shipped_gold_sets_require_the_contract(project_root, name):
 
 
 def test_dates_and_versions_stay_texts(tmp_path):
-    _configure(tmp_path / "mine", more="version: 2031-01-01\ndescription: 2031-01-01\n")
+    _configure(tmp_path / "mine", more="version: 2031-01-01\n")
     assert load_config(tmp_path / "mine").version == "2031-01-01"
 
 
