@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rag_eval.pipeline.evaluation import Evaluation, Progress
 
 ORDER: Final = (
-    "run show compare explain ask export gate rollout init review lint validate view "
+    "run show compare ask export gate rollout init lint validate view "
     "outcome claim audit calibrate trust clean"
 ).split()
 """Commands in the order of the help."""
@@ -32,9 +32,11 @@ ORDER: Final = (
 REMOVED_COMMANDS: Final = {
     "baseline": "use `rag-eval gate --accept`",
     "calibrate compare": "miss-rates.html of each report compares strategies",
+    "explain": "use `rag-eval show RUN --question ID`",
     "miss-rates": "use rag_eval.compare_miss_rates in Python, or miss-rates.html of each report",
     "outcome export": "read the table retrieval_outcomes of rag_eval.db with any SQL client",
     "outcome list": "read the table retrieval_outcomes of rag_eval.db with any SQL client",
+    "review": "use `rag-eval view --drafts NAME`",
     "trust accept-manifest": "record the documents anew with `rag-eval trust sign`",
     "trust keygen": "run `openssl genpkey -algorithm ed25519 -out private.pem`",
     "trust list": "read evidence-trust.jsonl beside the report",

@@ -1,6 +1,6 @@
 """Commands that start, check and evaluate gold sets and show their runs.
 
-The commands are init, lint, run, compare, show, explain, ask, export and validate.
+The commands are init, lint, run, compare, show, ask, export and validate.
 """
 
 import functools
@@ -179,7 +179,7 @@ def init(
     if gold is not None:
         typer.echo(f"next: {check}")
     elif count:
-        typer.echo(f"next: {command()} review {name}, then: {check}")
+        typer.echo(f"next: {command()} view --drafts {name}, then: {check}")
     else:
         typer.echo(
             f"no sentence can be quoted; write questions into {folder / 'queries.jsonl'} "
@@ -351,7 +351,7 @@ def compare(
 
 @app.command()
 def show(
-    run_id: Annotated[
+    run: Annotated[
         str,
         typer.Argument(
             help="A run: its id, 'latest', 'previous', a gold set for its newest run, or the path "
@@ -359,16 +359,31 @@ def show(
         ),
     ] = "latest",
     *,
+    question: Annotated[
+        str | None,
+        typer.Option(
+            help="Show one question instead, by its id: evidence, answer, citations with verdicts, "
+            "and gold."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
     home: Home = None,
 ) -> None:
-    """Show a run again."""
+    """Show a run again, or one of its questions."""
     with report_errors():
         settings = open_settings(home)
         from rag_eval.pipeline.history import open_run
         from rag_eval.storage.home import open_home
 
-        report = open_run(open_home(settings), run_id).report()
+        if question is not None:
+            from rag_eval.pipeline.review import explanation
+            from rag_eval.reporting.explanation import explain_question
+            from rag_eval.reporting.tables import print_parts
+
+            explained = explanation(open_home(settings), question, run=run)
+            print_parts(console_for(), explain_question(explained))
+            return
+        report = open_run(open_home(settings), run).report()
     if json:
         from rag_eval.reporting.metrics_report import dumps
 
@@ -425,28 +440,6 @@ def validate(
             typer.echo(line)
     if not result.passed:
         raise typer.Exit(GATE_FAILED)
-
-
-@app.command()
-def explain(
-    query_id: Annotated[str, typer.Argument(help="A question of the gold set.")],
-    run: Annotated[str, typer.Option(help="A run: its id or 'latest'.")] = "latest",
-    gold_set: Annotated[
-        str | None,
-        typer.Option(help="The newest run of this gold set, also as last argument NAME."),
-    ] = None,
-    home: Home = None,
-) -> None:
-    """Show one question of a run: evidence, answer, citations with verdicts, and gold."""
-    with report_errors():
-        settings = open_settings(home)
-        from rag_eval.pipeline.review import explanation
-        from rag_eval.reporting.explanation import explain_question
-        from rag_eval.reporting.tables import print_parts
-        from rag_eval.storage.home import open_home
-
-        found = explanation(open_home(settings), query_id, run=run, gold_set=gold_set)
-        print_parts(console_for(), explain_question(found))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Commands about the installation: view, review, clean."""
+"""Commands about the installation: view, clean."""
 
 import contextlib
 import webbrowser
@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from rag_eval.cli.app import (
-    GoldSets,
     Home,
     Wait,
     app,
@@ -71,6 +70,13 @@ def view(
             "for more."
         ),
     ] = None,
+    drafts: Annotated[
+        str | None,
+        typer.Option(
+            help="Show the draft questions of this gold set instead, to accept, edit or drop each; "
+            "on this machine only."
+        ),
+    ] = None,
     browser: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the address in a browser.")
     ] = False,
@@ -80,6 +86,9 @@ def view(
 
     Feedback that is given there is recorded as outcomes.
     """
+    if drafts is not None:
+        _review(drafts, port, home, browser=browser)
+        return
     with report_errors():
         settings = open_settings(home)
         from rag_eval.core.settings import VIEW_PORT
@@ -125,45 +134,28 @@ def view(
             serve(bound, application, ready)
 
 
-@app.command()
-def review(
-    gold_set: Annotated[
-        str | None,
-        typer.Argument(help="The gold set with drafts. Default: the primary gold set."),
-    ] = None,
-    *,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65_535, help="Port on this machine; 0 takes any. Default: 7777."),
-    ] = None,
-    browser: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the address in a browser.")
-    ] = False,
-    home: Home = None,
-    gold_sets: GoldSets = None,
-) -> None:
-    """Accept, edit or drop the draft questions of a gold set in a browser until Ctrl-C."""
+def _review(drafts: str, port: int | None, home: str | None, *, browser: bool) -> None:
+    """Let a person accept, edit or drop the drafts of a gold set, on this machine only."""
     with report_errors():
-        evaluation = open_evaluation(gold_set, home, gold_sets)
+        evaluation = open_evaluation(drafts, home, None)
         from rag_eval.core.settings import VIEW_PORT
         from rag_eval.viewer.app import address_of, listen, serve
         from rag_eval.viewer.review import ReviewDesk, create_review
 
-        settings = evaluation.settings
+        token = evaluation.settings.view_token
         with listen("127.0.0.1", VIEW_PORT if port is None else port) as bound:
-            given = None if settings.view_token is None else settings.view_token.get_secret_value()
             desk, address = ReviewDesk(evaluation), address_of(bound)
 
             def ready() -> None:
-                count = len(desk.drafts())
-                typer.echo(f"{count} drafts of {evaluation.config.name}: {address}")
-                if given is not None:
+                typer.echo(f"{len(desk.drafts())} drafts of {evaluation.config.name}: {address}")
+                if token is not None:
                     typer.echo(f"sign in once at {address}?token=... with your access token")
                 typer.echo("Ctrl-C ends it.")
                 if browser:
                     webbrowser.open(address)
 
+            secret = None if token is None else token.get_secret_value()
             with contextlib.suppress(KeyboardInterrupt):
-                serve(bound, create_review(desk, given, bound.getsockname()[1]), ready)
+                serve(bound, create_review(desk, secret, bound.getsockname()[1]), ready)
         left, name = len(desk.drafts()), evaluation.config.name
     typer.echo(f"{left} drafts are left" if left else f"next: {command()} lint {name}")

@@ -33,7 +33,7 @@ _RULES = {
     "control_character": ("text", "question {} holds a control character"),
     "draft_question": (
         "tags",
-        "question {} is a draft: accept, edit or drop it (rag-eval review NAME)",
+        "question {} is a draft: accept, edit or drop it (rag-eval view --drafts NAME)",
     ),
     "answerable_without_target": (
         "query_id",

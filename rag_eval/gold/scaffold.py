@@ -118,7 +118,7 @@ _README = """\
 # Gold set {name}
 
 A question with the tag `{draft}` is a passage that was drawn at random, and waits for a person.
-`rag-eval review {name}` shows them one by one: ask what a user would ask whom the marked sentence
+`rag-eval view --drafts {name}` shows them: ask what a user would ask whom the marked sentence
 answers, in other words than its own, or drop the passage. `rag-eval lint {name}` lists what is left
 to do; a run is refused until nothing is.
 

@@ -80,9 +80,7 @@ def _ragas_samples(run: KeptRun) -> str:
 # ---- One question of a kept run, assembled from the stored results.
 
 
-def explanation(
-    home: Home, query_id: str, *, run: str = "latest", gold_set: str | None = None
-) -> Explanation:
+def explanation(home: Home, query_id: str, *, run: str = "latest") -> Explanation:
     """Look a question up in a kept run.
 
     Raises
@@ -90,7 +88,7 @@ def explanation(
     InputError
         There is no such run, the run has no answers, or there is no such question.
     """
-    stored = open_run(home, run, gold_set)
+    stored = open_run(home, run)
     if "answers" not in stored.artifacts:
         raise InputError.of(
             "nothing_to_explain",

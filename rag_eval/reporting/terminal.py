@@ -234,7 +234,7 @@ def _answers(report: Report, page: Page) -> Parts:
     if citations.unsupported:
         yield (
             f"sentences that their citations do not support: {citations.n_unsupported}, for "
-            f"example in {quoted(citations.unsupported[0].query_id)} (rag-eval explain)"
+            f"example in {quoted(citations.unsupported[0].query_id)} (rag-eval show --question ID)"
         )
     if verifier := answers.verifier:
         yield f"support is scored by {quoted(verifier.name)} ({quoted(verifier.model)})"
@@ -389,7 +389,7 @@ def _look_first(report: Report, page: Page) -> Parts:
             }
         )
     if rows:
-        caption = "Look at first: questions that the primary strategy misses (rag-eval explain ID)"
+        caption = "Look at first: what the primary strategy misses (rag-eval show --question ID)"
         columns = """id = place.query_id | found | best other = other
             | miss rate = place.miss_rate :2 | status = place.status | question = text"""
         yield Table.of("look-first", caption, columns, rows)
@@ -585,7 +585,7 @@ def show_outcome(
         "",
         f"page    {folder / 'index.html'}  (one file, opens from disk)" if places.page else "",
         f"runs    {places.runs}  (start with make ui)" if places.runs else "",
-        f"more    {command} show, {command} explain ID, {command} view",
+        f"more    {command} show, {command} show --question ID, {command} view",
         f"try     {command} init NAME --docs DIR  (your own documents)" if is_first else "",
         reuse,
     ]

@@ -1,4 +1,4 @@
-"""The page of `rag-eval review`: a person accepts, edits or drops the drafts of a gold set."""
+"""The page of `rag-eval view --drafts`: a person accepts, edits or drops drafts."""
 
 import secrets
 from typing import Annotated, Final, Literal

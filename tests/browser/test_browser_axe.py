@@ -75,9 +75,8 @@ def test_the_review_of_drafts(visit, axe, looks, picture, tmp_path):
         text = f"# Part\n\nTo open part {name}, turn the key. <b>Then</b> wait. {'x' * 300}\n"
         (docs / f"{name}.md").write_text(text, encoding="utf-8")
     init_gold_set(gold_sets / "mine", docs)
-    env = {"RAG_EVAL_CORPUS_ROOTS": json.dumps([str(docs)])}
-    more = ("mine", "--gold-sets", str(gold_sets))
-    server = Server(tmp_path, *more, command="review", env=env)
+    env = {"RAG_EVAL_CORPUS_ROOTS": json.dumps([str(docs)]), "RAG_EVAL_GOLD_SETS": str(gold_sets)}
+    server = Server(tmp_path, "--drafts", "mine", env=env)
     try:
         for look in looks:
             seen = visit(server.address, **look, unguarded=True)

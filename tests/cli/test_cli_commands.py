@@ -72,7 +72,6 @@ NAMED = (
     "trust verify",
     "rollout vector",
     "validate c.jsonl --index home",
-    "explain q1",
     "calibrate",
 )
 """Commands with --gold-set, and the arguments that they need besides."""

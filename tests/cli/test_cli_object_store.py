@@ -128,7 +128,7 @@ def use_every_command(workers: Workers) -> dict[str, str]:
     run("run", "tiny")
     run("show")
     run("compare", "latest", "previous")
-    run("explain", "q01")
+    run("show", "--question", "q01")
     run("ask", "tiny", "where is the valve of heron")
     run("export", "tiny", workers.root / "exported")
     run("gate", "tiny")

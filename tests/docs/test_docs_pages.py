@@ -87,7 +87,7 @@ def test_every_shown_command_exists_with_its_options(pages):
 
 def test_a_wrong_command_is_found():
     assert "No such option" in fault_of(["run", "smoke", "--fast"])
-    assert "Missing" in fault_of(["explain"])
+    assert "Missing" in fault_of(["export"])
     assert fault_of(["runn"])
 
 
@@ -221,7 +221,7 @@ def test_the_first_tutorial_runs_as_it_stands(pages, project, project_root):
     (project.root / "gold_sets").symlink_to(project_root / "gold_sets")
     first = {"first-run.md": pages["first-run.md"]}
     shown = [words[1:] for _, words in commands(first) if words[0].endswith("rag-eval")]
-    assert [words[0] for words in shown] == ["run", "explain", "view", "run", "compare"]
+    assert [words[0] for words in shown] == ["run", "show", "view", "run", "compare"]
     for words in shown:
         if words[0] != "view":  # it serves until Ctrl-C
             result = CliRunner().invoke(app, words, catch_exceptions=False)

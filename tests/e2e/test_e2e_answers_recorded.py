@@ -98,9 +98,12 @@ def alone(scenario):
         out=result.stdout,
         report=project.report("my-system"),
         answers=by_id(project),
-        explained={row["query_id"]: project.command("explain", row["query_id"]) for row in OUTPUTS},
+        explained={
+            row["query_id"]: project.command("show", "--question", row["query_id"])
+            for row in OUTPUTS
+        },
     )
-    found.named = project.command("explain", "again", "--gold-set", "my-system").stdout
+    found.named = project.command("show", "my-system", "--question", "again").stdout
     run_recorded(project, folder)
     found.again = project.report("my-system")
     return found
@@ -181,11 +184,11 @@ def test_explain_reads_like_a_page(alone):
     assert "not found" in shown["price"]
     assert "failed (no_answer)" in shown["none"]
     explain = alone.project.command
-    unknown = explain("explain", "agian", exit_code=1).stderr
+    unknown = explain("show", "--question", "agian", exit_code=1).stderr
     assert "unknown_query" in unknown
     assert "again" in unknown
-    assert printable(explain("explain", HOSTILE, exit_code=1).stderr)
-    nowhere = explain("explain", "again", "--gold-set", "nowhere", exit_code=1)
+    assert printable(explain("show", "--question", HOSTILE, exit_code=1).stderr)
+    nowhere = explain("show", "nowhere", "--question", "again", exit_code=1)
     assert "run_not_found" in nowhere.stderr
     assert alone.named == shown["again"]
 
@@ -260,7 +263,7 @@ def test_hostile_text_is_data_everywhere(project):
     # a text of 100,000 characters is cut
     assert sum(path.stat().st_size for path in project.reports.rglob("*.jsonl")) < 100_000
     for query_id in ("q", "p", "n"):
-        shown = project.command("explain", query_id).stdout
+        shown = project.command("show", "--question", query_id).stdout
         assert printable(shown)
         assert "<script>" in shown or query_id == "n"
     citations = project.reports / "my-system" / "citations.jsonl"

@@ -102,7 +102,7 @@ def run_and_print(project, monkeypatch, *arguments):
     printed = [project.command("run", *arguments, exit_code=None)]
     assert printed[0].exit_code in {0, 2}
     printed += [project.command("show"), project.command("show", "--json")]
-    printed += [project.command("explain", f"q{n}") for n in range(N)]
+    printed += [project.command("show", "--question", f"q{n}") for n in range(N)]
     file = project.root / "printed.txt"
     file.write_text("\n".join(one.output for one in printed), encoding="utf-8")
     stores = [project.home / name for name in ("mlflow.db", "mlartifacts", "dagster")]

@@ -137,7 +137,9 @@ def personal(project, monkeypatch):
             command("show", "--home", project.home),
             command("show", "--json", "--home", project.home),
         ]
-        printed += [command("explain", f"q{n}", "--home", project.home) for n in (0, 3, 7, 8)]
+        printed += [
+            command("show", "--question", f"q{n}", "--home", project.home) for n in (0, 3, 7, 8)
+        ]
         printed += [
             command("validate", reports / "citations.jsonl", "--index", project.home),
             command("validate", reports / "citations.jsonl"),

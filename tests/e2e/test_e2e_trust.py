@@ -199,7 +199,7 @@ def nights(scenario):
     blocked.lint = project.command("lint", "tiny").stdout
     qrels = open_runner(opened(project)).get(GoldVariants).qrels_document
     query_id = qrels[qrels["item_id"] == "storage.md"]["query_id"].iloc[0]
-    blocked.explained = project.command("explain", query_id).stdout
+    blocked.explained = project.command("show", "--question", query_id).stdout
     payload = project.lines("citations.jsonl")[0] | {"snippet_id": blocked.blocked[0]}
     payload["doc_id"] = blocked.chunks[blocked.blocked[0]][0]
     cited = project.write("cited.jsonl", jsonl([payload]))
