@@ -7,7 +7,7 @@ import dataclasses
 import json
 import re
 import unicodedata
-from typing import Annotated, Literal, NamedTuple, NoReturn, Self, TypeVar, get_args
+from typing import Annotated, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -279,66 +279,17 @@ def _decode(text: str) -> object:
     return value
 
 
-_TEXT = "a text"
-_ACCEPTED = {
-    "citations": f"a list of at most {MAX_CITATIONS} citations",
-    **dict.fromkeys(("ΔS", "deltaS"), "a number from 0 to 1, or null"),
-    **dict.fromkeys(("λ", "lambda"), f"{', '.join(get_args(StatedLambda))}, or null"),
-    **dict.fromkeys(("answer", "error", "fix", "token", "quote"), _TEXT),
-    **dict.fromkeys(("snippet_id", "section_id", "source_url"), _TEXT),
-    "offsets": "start and end, in characters of the document",
-    **dict.fromkeys(("start", "end", "tokens"), "a whole number"),
-    "unit": "char",
-}
-"""What each key of a reply may hold."""
-_CITATION = "a token, or an object with the key token or snippet_id"
-_TWINS = {"deltaS": "ΔS", "lambda": "λ"}
-"""Keys with a second spelling."""
-
-
-def _show(value: object) -> str:
-    if isinstance(value, dict | list):
-        kind = "an object" if isinstance(value, dict) else "a list"
-        return f"{kind} of {len(value)}"
-    return _shorten(value if isinstance(value, str) and value else json.dumps(value))
-
-
-def _spell(key: str, reply: dict[str, object]) -> str:
-    """Spell a missing key as the reply spells its twin, else in both ways."""
-    if key not in _TWINS:
-        return key
-    if "λ" in reply or "ΔS" in reply:
-        return _TWINS[key]
-    return key if _TWINS.keys() & reply.keys() else f"{key} (or {_TWINS[key]})"
-
-
 def _read_form(form: type[_FormT], value: object) -> _FormT:
     """Check an object of a reply; the message names its first wrong field."""
-    if not isinstance(value, dict):
-        _fail("wrong_schema", f"the reply: found {_show(value)}; accepted: one JSON object.")
+    _check(isinstance(value, dict), "wrong_schema", "the reply must be one JSON object.")
     try:
         return form.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    place = list(first["loc"])
-    if not place:  # the object itself: a key has a lone surrogate
-        _fail("wrong_schema", "a key of the reply is no text.")
-    last = place[-1]
-    if place[0] == "citations":
+        first = error.errors(include_url=False, include_context=False)[0]
+    place = [part if isinstance(part, int) else _shorten(part) for part in first["loc"]]
+    if place[:1] == ["citations"]:
         del place[2:3]  # the kind of the citation is no key
-    accepted = _ACCEPTED.get(str(last), _CITATION)
-    accepted = accepted if len(place) != len(("citations", 0)) else _CITATION
-    if first["type"] == "missing":
-        place[-1] = _spell(str(last), value)
-        _fail("wrong_schema", f"{format_location(place)} is missing; accepted: {accepted}.")
-    location_text = [
-        part if part in _ACCEPTED or isinstance(part, int) else _show(part) for part in place
-    ]
-    where = format_location(location_text)
-    if first["type"] == "extra_forbidden":
-        twice = last in {*_TWINS, *_TWINS.values()}
-        _fail("wrong_schema", f"the key {where} {'stands twice' if twice else 'is not known'}.")
-    _fail("wrong_schema", f"{where}: found {_show(first['input'])}; accepted: {accepted}.")
+    _fail("wrong_schema", f"{format_location(place) or 'the reply'}: {first['msg']}.")
 
 
 def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:

@@ -24,7 +24,7 @@ from rag_eval.answers.evidence import (
     with_units,
 )
 from rag_eval.answers.extractive import Extractive
-from rag_eval.answers.recorded_answers import RecordedAnswers, judge_refusals
+from rag_eval.answers.recorded import RecordedAnswers, judge_refusals
 from rag_eval.answers.scoring import judge_faithfulness, score_answers
 from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.checking import Payload, judge_citations

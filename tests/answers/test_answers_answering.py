@@ -153,7 +153,7 @@ def test_broken_form_is_requested_again_with_its_faults():
     again, last = chat.asked[1][1], chat.asked[2][1]
     assert [message.role for message in again] == ["system", "user", "assistant", "user"]
     assert "must be one JSON object" in again[3].content
-    assert "citations is missing" in last[3].content
+    assert "citations: Field required" in last[3].content
     assert "question.chat.schema_retry.satisfied" in names(found)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from answer_corpus import scored, small_library
 
-from rag_eval.answers import contract, paths, replies, runner
+from rag_eval.answers import answering, contract, paths, replies
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.codes import Events
-from rag_eval.answers.recorded_answers import read_markers
+from rag_eval.answers.recorded import read_markers
 from rag_eval.core.config import Answers
 from rag_eval.corpus import numerals
 from rag_eval.corpus.analyzer import token_spans
@@ -80,7 +80,7 @@ READERS = {
     "parse_reply, refusal": lambda text: _replies(f"NOT FOUND{text}"),
     "read_markers": read_markers,
     "abstention": abstention,
-    "prompt": lambda text: runner._correct(text, [text]),
+    "prompt": lambda text: answering._correct(text, [text]),
     "event": lambda text: Events().add("a", b=text),
     "token_spans": token_spans,
 }

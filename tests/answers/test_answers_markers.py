@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rag_eval.answers.evidence import Library
-from rag_eval.answers.recorded_answers import RecordedAnswers
+from rag_eval.answers.recorded import RecordedAnswers
 from rag_eval.core.errors import ProblemList
 from rag_eval.core.strategy import Identity
 from rag_eval.corpus.chunking import chunk_documents

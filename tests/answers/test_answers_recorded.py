@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.answers.evidence import Library
-from rag_eval.answers.recorded_answers import REFUSAL, RecordedAnswers, judge_refusals, read_markers
+from rag_eval.answers.recorded import REFUSAL, RecordedAnswers, judge_refusals, read_markers
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker
 from rag_eval.core.strategy import Identity

@@ -154,7 +154,7 @@ def test_each_context_is_a_document(write, tmp_path):
     assert sorted(documents.index) == sorted(["a.md", context_id("A text.\n ")])
     assert documents.loc["a.md", "text"] == text
     assert documents.loc["a.md", "source_url"] == "https://a.example"
-    assert set(documents["title"]) == {""}
+    assert documents["title"].to_dict() == {"a.md": "T", context_id("A text.\n "): ""}
     assert documents.loc["a.md", "rev"] == text_hash(text)
     chunks = chunk_documents(loaded.documents, loaded.sections, SPEC.chunker)
     assert sorted(chunks["text"]) == ["A text.\n ", text]

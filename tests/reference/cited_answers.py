@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rag_eval.answers.recorded_answers import read_markers
+from rag_eval.answers.recorded import read_markers
 from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
 
 _SOURCE = re.compile(r"\[(\d+)\]\s+\S+\s+(?=\S)")

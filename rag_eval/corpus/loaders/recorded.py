@@ -2,7 +2,7 @@
 
 A row has the layout of this package or the layout of a ragas sample. The keys of the row tell the
 layout. Traces of other tools become such rows (`foreign`).
-`rag_eval.answers.recorded_answers` makes answers of the rows.
+`rag_eval.answers.recorded` makes answers of the rows.
 """
 
 import dataclasses
@@ -422,13 +422,14 @@ def _make_document(
     texts = sorted({context.text: context for context, _ in passages if context.text}.items())
     marks = tuple(_mark_passages(doc_id, texts, taken)) if len(texts) > 1 else ()
     text = BETWEEN_PASSAGES.join(text for text, _ in texts)
+    title = min((context.title for context, _ in passages if context.title), default="")
     return RawDocument(
         doc_id,
-        "",
+        title,
         text,
         url,
         "passages" if marks else "text",
-        f"\n{text}".encode("utf-8", "surrogatepass"),  # an empty title, a line feed, and the text
+        f"{title}\n{text}".encode("utf-8", "surrogatepass"),
         passages=marks,
         place=f"{file}:{min(line for _, line in passages)}",
         page="" if marks or passages[0][0].page is None else str(passages[0][0].page),
