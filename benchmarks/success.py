@@ -31,9 +31,9 @@ from rag_eval.measures.answer_report import AnswersPart
 from rag_eval.measures.overlap import NamedGold, SharedGold, ratio_interval
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.measures import RankingMeasures
+from rag_eval.pipeline.measure_stages import RankingMeasures
 from rag_eval.pipeline.opening import open_beir, open_gold_set
-from rag_eval.pipeline.scores import open_runs
+from rag_eval.pipeline.scored_runs import open_runs
 from rag_eval.pipeline.stages import evaluate_all, open_runner
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Table, print_parts

@@ -19,8 +19,8 @@ from rag_eval.gates.verdict import required_failures
 from rag_eval.gold.configuration import gold_set_name
 from rag_eval.measures.paired import paired_comparison
 from rag_eval.measures.ranking import find_machine_name
+from rag_eval.measures.strategy_figures import Row, comparison_rows
 from rag_eval.pipeline.history import KeptRun, changes, means_by_query, open_run
-from rag_eval.pipeline.measures import Row, comparison_rows
 from rag_eval.storage.hashing import canonical_json
 from rag_eval.storage.home import Home, open_home
 from rag_eval.storage.locks import WriteLock

@@ -14,21 +14,15 @@ from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level
 from rag_eval.measures.gold_arrays import GoldArrays
 from rag_eval.measures.paired import COMPARED
 from rag_eval.measures.ranking import Qrels
+from rag_eval.measures.run_scores import ALWAYS_K, MEASURE, judge_runs, values_of, wording_of
 from rag_eval.pipeline.answer_stages import Answered
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
+from rag_eval.pipeline.measure_stages import StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Work
-from rag_eval.pipeline.scores import (
-    ALWAYS_K,
-    MEASURE,
-    ScoredRuns,
-    judge_runs,
-    values_of,
-    wording_of,
-)
-from rag_eval.pipeline.stability import StabilityMeasures
+from rag_eval.pipeline.scored_runs import ScoredRuns
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.reporting.questions import (
     FEW_DIGITS,

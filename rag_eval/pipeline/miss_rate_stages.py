@@ -23,6 +23,7 @@ from rag_eval.core.types import DISCOUNTING, TARGETS, Status
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
+from rag_eval.measures.run_scores import figure_of, judge_runs, score_strategy
 from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.index import (
@@ -38,7 +39,7 @@ from rag_eval.pipeline.index import (
 from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.retrieval import StrategyRun, read_ranking
 from rag_eval.pipeline.runner import Result, Runner, Stage, Work, file_part, frame_part, json_part
-from rag_eval.pipeline.scores import ScoredRuns, figure_of, judge_runs, score_runs, score_strategy
+from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.pipeline.uncertain import (
     UNCERTAIN_FILE,
     StatedRetrievals,

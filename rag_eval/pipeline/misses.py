@@ -15,21 +15,20 @@ from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.paired import delta_of, holm, paired_comparison
 from rag_eval.measures.ranking import expand
-from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.index import CorpusIndex, OpenIndex, chosen_kinds, open_index
-from rag_eval.pipeline.retrieval import StrategyRun, search_depth
-from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
-from rag_eval.pipeline.scores import (
+from rag_eval.measures.run_scores import (
     ALWAYS_K,
     RunJudgements,
-    ScoredRuns,
     cutoffs_of,
     figure_of,
     judge_runs,
     rank_gold,
-    score_runs,
     wording_of,
 )
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
+from rag_eval.pipeline.index import CorpusIndex, OpenIndex, chosen_kinds, open_index
+from rag_eval.pipeline.retrieval import StrategyRun, search_depth
+from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
+from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.uncertainty.miss_rate_report import MissesPart, MissPair, ObservedMisses, ScoreBin
 

@@ -17,12 +17,11 @@ from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.history import changes, readable_runs, run_inputs
 from rag_eval.pipeline.index import n_embedded
-from rag_eval.pipeline.measures import RankingMeasures
+from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import Results, Work
-from rag_eval.pipeline.scores import ScoredRuns
+from rag_eval.pipeline.scored_runs import ScoredRuns
 from rag_eval.pipeline.slices import measure_slices
-from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.reporting.report import Embeddings, Report
 from rag_eval.storage.hashing import code_version, library_versions
 

@@ -23,15 +23,14 @@ from rag_eval.pipeline.history import (
     make_record,
     previous_part,
 )
-from rag_eval.pipeline.measures import RankingMeasures
+from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.report_folder import EVIDENCE_FILE, PAGES, TABLES, MetricsReport, publish
 from rag_eval.pipeline.report_parts import REPORTED, join_fields, judge_draft
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import Results, Stage, Work
-from rag_eval.pipeline.scores import ScoredRuns, score_runs
-from rag_eval.pipeline.stability import StabilityMeasures
+from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.pipeline.uncertain import UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.metrics_report import (

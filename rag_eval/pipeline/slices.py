@@ -13,10 +13,11 @@ from rag_eval.core.records import Absent, Figure
 from rag_eval.core.types import ABSTAINED
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.intervals import aggregate, within_query
+from rag_eval.measures.run_scores import MEASURE, figure_of, judge_runs, values_of
 from rag_eval.measures.strategy_report import SliceFigure, SlicePart, SlicesPart
 from rag_eval.pipeline.answer_stages import NO_ANSWERS, AnswerMeasures
 from rag_eval.pipeline.runner import Work
-from rag_eval.pipeline.scores import MEASURE, ScoredRuns, figure_of, judge_runs, values_of
+from rag_eval.pipeline.scored_runs import ScoredRuns
 from rag_eval.storage.artifacts import Parts
 
 TARGET: Final = "miss_any"

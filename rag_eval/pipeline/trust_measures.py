@@ -8,6 +8,8 @@ from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.records import Absent
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.paired import COMPARED, paired_comparison
+from rag_eval.measures.run_scores import ALWAYS_K, Scores, figure_of, score_strategy
+from rag_eval.measures.strategy_figures import compared_values, comparison_rows
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -16,17 +18,9 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
-from rag_eval.pipeline.measures import compared_values, comparison_rows
 from rag_eval.pipeline.retrieval import StrategyRun, search_wordings
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
-from rag_eval.pipeline.scores import (
-    ALWAYS_K,
-    ScoredRuns,
-    Scores,
-    figure_of,
-    score_runs,
-    score_strategy,
-)
+from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.trust.guard import UnitVerdicts, judge_units, verdicts_of_chunks
 from rag_eval.trust.summary import (
     NOT_CONFIGURED,

@@ -15,14 +15,13 @@ from rag_eval.pipeline.answer_stages import Answered, AnswerMeasures, AnswerSet,
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.explorer import Explored, write_explorer
 from rag_eval.pipeline.history import find_previous, make_record
-from rag_eval.pipeline.measures import RankingMeasures
+from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.opening import open_gold_set, open_recorded
 from rag_eval.pipeline.report_folder import MetricsReport
 from rag_eval.pipeline.runner import Work
-from rag_eval.pipeline.scores import open_runs
-from rag_eval.pipeline.stability import StabilityMeasures
+from rag_eval.pipeline.scored_runs import open_runs
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.questions import address, embedded_size, marked, rank_missed, slim, unpacked
 from rag_eval.reporting.tables import visible

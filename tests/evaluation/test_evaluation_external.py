@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rag_eval.measures.run_scores import Scores, carried_by_units, units_for_gold
 from rag_eval.pipeline.evaluation import Lines
 from rag_eval.pipeline.retrieval import _unmeasured_levels
-from rag_eval.pipeline.scores import Scores, _carried_by_units, _units_for_gold
 from rag_eval.retrieval.external_units import Placed
 from rag_eval.retrieval.ranking import ranking
 
@@ -36,7 +36,7 @@ class Gold:
 
 
 def carried(gold, frame):
-    return list(_carried_by_units(gold, frame).itertuples(index=False, name=None))
+    return list(carried_by_units(gold, frame).itertuples(index=False, name=None))
 
 
 def test_half_of_the_shorter_carries_and_less_does_not():
@@ -59,7 +59,7 @@ def test_gold_without_spans_and_rankings_without_units_carry_nothing():
 
 
 def test_units_of_unknown_sections_are_sections_of_their_own():
-    found = _units_for_gold(units(NOWHERE, NOWHERE, ("a", "a#b", 0, 1, -1, True)))
+    found = units_for_gold(units(NOWHERE, NOWHERE, ("a", "a#b", 0, 1, -1, True)))
     assert found["section_id"].tolist() == ["\x000", "\x001", "a#b"]
 
 

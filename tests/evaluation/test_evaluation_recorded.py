@@ -7,9 +7,8 @@ import pytest
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.corpus import GoldVariants
-from rag_eval.pipeline.measures import RankingMeasures
+from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.opening import open_recorded
-from rag_eval.pipeline.stability import StabilityMeasures
 from rag_eval.pipeline.stages import open_runner
 
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from rag_eval.core.settings import Settings
+from rag_eval.pipeline.measure_stages import RagasMeasures
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.ragas import RagasMeasures
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 

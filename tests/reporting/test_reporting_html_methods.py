@@ -12,7 +12,7 @@ from rag_eval.core.records import FEW_EFFECTIVE
 from rag_eval.core.settings import Settings
 from rag_eval.gates.floors import MIN_JUDGED
 from rag_eval.measures import overlap, paired, stability, support
-from rag_eval.pipeline.scores import ALWAYS_K
+from rag_eval.measures.run_scores import ALWAYS_K
 from rag_eval.reporting.html.panel import Page
 from rag_eval.reporting.html.panels.run import command
 from rag_eval.reporting.tables import Cursor, panel_words

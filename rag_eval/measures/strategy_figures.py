@@ -1,6 +1,5 @@
-"""The stage of ranking measures: figures by level, paired comparisons, and overlaps."""
+"""Ranking figures of strategies by level, and their paired comparisons."""
 
-import dataclasses
 import itertools
 from collections.abc import Iterable
 
@@ -8,94 +7,27 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray
-from rag_eval.core.frames import PER_QUERY
 from rag_eval.core.records import ComparedPair, Measure, number
 from rag_eval.core.types import Level
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.paired import COMPARED, PairedComparison, delta_of, holm, paired_comparison
 from rag_eval.measures.ranking import machine_name
-from rag_eval.measures.stability import ann_recall
-from rag_eval.measures.strategy_report import AnnRecall
-from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.index import OpenIndex, open_index
-from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
-from rag_eval.pipeline.scores import (
+from rag_eval.measures.run_scores import (
     LEVELS,
-    ScoredRuns,
+    AnyRuns,
     Scores,
     cutoffs_of,
     figure_of,
     interval_fields,
-    score_runs,
 )
+from rag_eval.measures.stability import ann_recall
+from rag_eval.measures.strategy_report import AnnRecall
 from rag_eval.retrieval.dense import ExactSearch, approximate_search
-from rag_eval.retrieval.strategies import Request
-
-HEADLINE = ("R@10", "RR", "nDCG@10", "Success@10", "Judged@10")
+from rag_eval.retrieval.strategies import Request, StrategyIndex
 
 
-@dataclasses.dataclass(frozen=True)
-class StrategyMeasures:
-    """Ranking measures of one strategy."""
-
-    name: str
-    measures: list[Measure]
-    ann_recall: AnnRecall | None
-
-
-@dataclasses.dataclass(frozen=True)
-class RankingFacts:
-    """Measures of every strategy and their paired comparisons for the report.
-
-    `level` is the headline level of the gold set.
-    """
-
-    level: Level
-    strategies: list[StrategyMeasures]
-    comparisons: list[ComparedPair]
-
-
-class RankingMeasures(Result):
-    """Ranking measures: PER_QUERY frame, and figures."""
-
-    per_query: pd.DataFrame = frame_part()
-    about: RankingFacts = json_part()
-
-    def report_part(self, _: Work) -> dict[str, object]:
-        """Give the measures of the strategies, and their paired comparisons."""
-        strategies = {
-            entry.name: {"measures": entry.measures, "ann_recall": entry.ann_recall}
-            for entry in self.about.strategies
-        }
-        return {"strategies": strategies, "comparisons": self.about.comparisons}
-
-
-@Stage("ranking_measures", "measures", reads=("k", "level", "depth", "seeds"), columns=PER_QUERY)
-def measure_rankings(
-    work: Work,
-    *,
-    runs: dict[str, StrategyRun],
-    gold_variants: GoldVariants,
-    admitted_chunks: AdmittedChunks,
-) -> RankingMeasures:
-    """Measure and compare the strategies at every level: recall, MRR, nDCG and more."""
-    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    opened, strategies = open_index(work.evaluation, admitted_chunks), []
-    with work.progress.step("Scoring rankings", len(scored.names), "strategies") as advance:
-        for name in scored.names:
-            measures = [one for level in LEVELS for one in _measures(scored, name, level)]
-            strategies.append(StrategyMeasures(name, measures, _ann_recall(scored, opened, name)))
-            advance(1)
-    with work.progress.step("Comparing strategies"):
-        comparisons = _comparisons(scored)
-    return RankingMeasures(
-        per_query=_per_query_frame(scored),
-        about=RankingFacts(work.config.level, strategies, comparisons),
-    )
-
-
-def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
+def measure_level(runs: AnyRuns, name: str, level: Level) -> list[Measure]:
+    """Measure one strategy at one level, with bounds where unjudged items could count."""
     scores, reason = runs.scores(name), runs.unmeasured(name).get(level)
     upper: dict[str, float] = {}
     if level in scores.upper:
@@ -122,7 +54,7 @@ def _measures(runs: ScoredRuns, name: str, level: Level) -> list[Measure]:
     return measures
 
 
-def _ann_recall(runs: ScoredRuns, opened: OpenIndex, name: str) -> AnnRecall | None:
+def measure_approximation(runs: AnyRuns, index: StrategyIndex, name: str) -> AnnRecall | None:
     """Measure recall of an approximate index against exact search over the same vectors.
 
     The recall is given by seed and k; None for exact strategies.
@@ -132,13 +64,13 @@ def _ann_recall(runs: ScoredRuns, opened: OpenIndex, name: str) -> AnnRecall | N
     if embedding is None or spec.store_name != "chroma":
         return None
     gold, depth, texts = runs.gold, runs.config.depth, runs.gold.variants["text"].tolist()
-    source = opened.index.source(embedding)
+    source = index.source(embedding)
     vectors = source.query_vectors(texts)
     exact = ExactSearch(source.chunk_vectors()).search(vectors, depth)
     cutoffs = [k for k in cutoffs_of(runs.config.k) if k <= depth]
     by_seed = {}
     for seed in runs.config.seeds:
-        found = approximate_search(opened.index, embedding, vectors, Request(texts, depth, seed))
+        found = approximate_search(index, embedding, vectors, Request(texts, depth, seed))
         records = aggregate(
             [f"ann_recall_at_{k}" for k in cutoffs],
             np.stack([ann_recall(found.rows, exact.rows, k) for k in cutoffs], axis=1),
@@ -149,7 +81,7 @@ def _ann_recall(runs: ScoredRuns, opened: OpenIndex, name: str) -> AnnRecall | N
     return AnnRecall(by_seed=by_seed)
 
 
-def _per_query_frame(runs: ScoredRuns) -> pd.DataFrame:
+def list_scores(runs: AnyRuns) -> pd.DataFrame:
     """Write one row for each strategy, level, query, wording and seed.
 
     A strategy without randomness has rows under every configured seed.
@@ -182,7 +114,7 @@ def _per_query_frame(runs: ScoredRuns) -> pd.DataFrame:
 # ---- Paired comparisons.
 
 
-def _comparisons(runs: ScoredRuns) -> list[ComparedPair]:
+def compare_strategies(runs: AnyRuns) -> list[ComparedPair]:
     """Compare every pair of strategies that are measured at the headline level.
 
     A pair is compared on the wordings that both strategies were run on.
@@ -202,9 +134,7 @@ def _comparisons(runs: ScoredRuns) -> list[ComparedPair]:
     return [ComparedPair.model_validate(row | n) for row, n in rows]
 
 
-def compared_values(
-    runs: ScoredRuns, scores: Scores, variants: BoolArray | None = None
-) -> FloatArray:
+def compared_values(runs: AnyRuns, scores: Scores, variants: BoolArray | None = None) -> FloatArray:
     """Return the compared measures by query, float [n_queries, n_compared]."""
     level = runs.config.level
     columns = [scores.labels[level].index(label) for label in COMPARED]

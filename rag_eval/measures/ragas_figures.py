@@ -1,4 +1,4 @@
-"""Stage `ragas_measures`: measures of ragas that need no model, beside ours on equal inputs."""
+"""Measures of ragas that need no model, beside ours on equal inputs."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,13 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.records import Figure, number
-from rag_eval.core.types import CitedSpan
+from rag_eval.core.types import Answer, CitedSpan
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.answer_report import RagasFigure
 from rag_eval.measures.answers import align_quoted_spans, score_contexts
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
-from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.measures import RankingMeasures
-from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Result, Stage, Work, json_part
-from rag_eval.pipeline.scores import ScoredRuns, figure_of, score_runs
+from rag_eval.measures.run_scores import AnyRuns, figure_of
 
 K = 10
 MAX_SAMPLES = 500
@@ -34,43 +29,7 @@ NO_QUOTE = "no answer cites a quote of three words or more"
 NO_DOCUMENT = "no question has a relevant document"
 
 
-class RagasMeasures(Result):
-    """Measures of ragas for the primary strategy, each beside our measure on equal inputs."""
-
-    shown = ("figures",)
-    figures: list[RagasFigure] = json_part()
-
-    def report_part(self, _: Work) -> dict[str, object]:
-        """Give the part `ragas`."""
-        return {"ragas": self.figures}
-
-
-@Stage(
-    "ragas_measures",
-    "measures",
-    reads=("primary_strategy",),
-    configured=lambda config: config.ragas,
-)
-def measure_with_ragas(
-    work: Work,
-    *,
-    answers: AnswerSet | None,
-    answer_measures: AnswerMeasures | None,
-    gold_variants: GoldVariants,
-    admitted_chunks: AdmittedChunks,
-    ranking_measures: RankingMeasures,
-    runs: dict[str, StrategyRun],
-) -> RagasMeasures:
-    """Let ragas compute its measures that need no model, beside ours on equal inputs."""
-    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    with work.progress.step("Measuring with ragas"):
-        figures = _measure_contexts(scored, ranking_measures.per_query)
-        if answers is not None and answer_measures is not None:
-            figures.append(_measure_quotes(answers, answer_measures, scored.gold.shared))
-    return RagasMeasures(figures=figures)
-
-
-def _measure_contexts(runs: ScoredRuns, per_query: pd.DataFrame) -> list[RagasFigure]:
+def measure_contexts(runs: AnyRuns, per_query: pd.DataFrame) -> list[RagasFigure]:
     """Measure the first ten documents of each question as it was first put, under one seed."""
     name, gold = runs.config.primary_strategy, runs.gold_variants
     seed = runs.first_seed(name)
@@ -109,17 +68,17 @@ def _measure_contexts(runs: ScoredRuns, per_query: pd.DataFrame) -> list[RagasFi
     ]
 
 
-def _measure_quotes(
-    answers: AnswerSet, measures: AnswerMeasures, shared: SharedGold
+def measure_quotes(
+    answers: Sequence[Answer], per_question: pd.DataFrame, shared: SharedGold
 ) -> RagasFigure:
     """Measure the cited quotes, which ragas gets in quotation marks; ours are the citations."""
-    found = answers.answers[:MAX_SAMPLES]
+    found = answers[:MAX_SAMPLES]
     values = align_quoted_spans(
         [_quote(answer.citations) for answer in found],
         [[item.chunk.text for item in answer.evidence] for answer in found],
     )
     quotes = ~np.isnan(values)
-    own = measures.per_question[: len(found)][quotes]
+    own = per_question[: len(found)][quotes]
     valid = own["n_valid"].sum() / own["n_cited"].sum() if own["n_cited"].sum() else np.nan
     name = "quoted_spans_alignment"
     record = aggregate([name], values[:, None], shared.take(np.arange(len(found))))[0]

@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from rag_eval.core.records import Figure, number
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level, Target
 from rag_eval.gold.files import ORIGINAL
-from rag_eval.measures.gold_arrays import GoldArrays
+from rag_eval.measures.gold_arrays import GoldArrays, GoldFrames
 from rag_eval.measures.intervals import MeasureRecord, aggregate, within_query
 from rag_eval.measures.ranking import (
     Qrels,
@@ -28,9 +27,6 @@ from rag_eval.measures.ranking import (
     span_carriers,
     span_ranks,
 )
-from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.retrieval import RunFacts, StrategyRun
-from rag_eval.pipeline.runner import Runner
 
 LEVELS: tuple[Level, ...] = ("document", "section", "span")
 ALWAYS_K = 10
@@ -163,7 +159,51 @@ def score_strategy(
 # ---- The scored runs of all strategies.
 
 
-class ScoredRuns:
+class ChunkNames(Protocol):
+    """The chunks of an index, of which the names are read."""
+
+    @property
+    def names(self) -> pd.DataFrame:
+        """The chunks without their texts."""
+
+
+class RunFacts(Protocol):
+    """Facts on a run that its scores depend on."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the run; one without randomness."""
+
+    @property
+    def unmeasured(self) -> dict[Level, str]:
+        """Levels that cannot be judged, with the reason."""
+
+
+class StoredRun(Protocol):
+    """Rankings of a strategy for every wording and seed."""
+
+    failed: pd.DataFrame
+    units: pd.DataFrame | None
+    not_run: pd.DataFrame | None
+
+    @property
+    def about(self) -> RunFacts:
+        """The facts."""
+
+    @property
+    def has_own_units(self) -> bool:
+        """Whether the units are those of another system."""
+
+    def rows(self, n_variants: int, depth: int) -> dict[int, IntArray]:
+        """Return the rows of the units by seed, [n_variants, depth] each, -1 padded."""
+
+
+GoldT = TypeVar("GoldT", bound=GoldFrames)
+ChunksT = TypeVar("ChunksT", bound=ChunkNames)
+RunT = TypeVar("RunT", bound=StoredRun)
+
+
+class RankedRuns(Generic[GoldT, ChunksT, RunT]):
     """The runs of all strategies with the gold set, scored on demand.
 
     `runs` maps each strategy to its run, in the order of the configuration. The rankings hold rows
@@ -173,9 +213,9 @@ class ScoredRuns:
     def __init__(
         self,
         config: GoldSetConfig,
-        gold_variants: GoldVariants,
-        admitted_chunks: AdmittedChunks,
-        runs: Mapping[str, StrategyRun],
+        gold_variants: GoldT,
+        admitted_chunks: ChunksT,
+        runs: Mapping[str, RunT],
     ) -> None:
         self.config = config
         self.gold_variants, self.admitted_chunks, self.runs = gold_variants, admitted_chunks, runs
@@ -191,13 +231,9 @@ class ScoredRuns:
         """Return the configuration of one strategy."""
         return self.config.strategy(name)
 
-    def about(self, name: str) -> RunFacts:
-        """Return the facts for the report on one strategy's run."""
-        return self.runs[name].about
-
     def first_seed(self, name: str) -> int:
         """Return the first seed of a strategy's run."""
-        return self.about(name).seeds[0]
+        return self.runs[name].about.seeds[0]
 
     @functools.cached_property
     def gold(self) -> GoldArrays:
@@ -220,13 +256,13 @@ class ScoredRuns:
             return self.gold
         if name not in self._units_gold:
             gold, units = self.gold_variants, self.units(name)
-            carried = _carried_by_units(gold, units)
-            self._units_gold[name] = GoldArrays(gold, _units_for_gold(units), carried)
+            carried = carried_by_units(gold, units)
+            self._units_gold[name] = GoldArrays(gold, units_for_gold(units), carried)
         return self._units_gold[name]
 
     def unmeasured(self, name: str) -> dict[Level, str]:
         """Return the levels at which a strategy cannot be judged, with the reason."""
-        return self.about(name).unmeasured
+        return self.runs[name].about.unmeasured
 
     def ran(self, name: str) -> np.ndarray:
         """Mark the wordings that a strategy was run on, bool [n_variants]."""
@@ -273,31 +309,10 @@ class ScoredRuns:
         )
 
 
-def open_runs(runner: Runner) -> ScoredRuns:
-    """Score the runs of an evaluation outside of a stage."""
-    runs = {name: runner.get(StrategyRun, name) for name in runner.strategies}
-    gold, admitted = runner.get(GoldVariants), runner.get(AdmittedChunks)
-    return score_runs(runner.evaluation.config, gold, admitted, runs)
+AnyRuns = RankedRuns[Any, Any, Any]
 
 
-_scored: "weakref.WeakKeyDictionary[GoldVariants, ScoredRuns]" = weakref.WeakKeyDictionary()
-
-
-def score_runs(
-    config: GoldSetConfig,
-    gold_variants: GoldVariants,
-    admitted_chunks: AdmittedChunks,
-    runs: Mapping[str, StrategyRun],
-) -> ScoredRuns:
-    """Combine runs and gold. Stages of one process with equal inputs share the scores."""
-    scored = _scored.get(gold_variants)
-    if scored is None or (scored.admitted_chunks, scored.runs) != (admitted_chunks, dict(runs)):
-        scored = ScoredRuns(config, gold_variants, admitted_chunks, dict(runs))
-        _scored[gold_variants] = scored
-    return scored
-
-
-def _units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
+def units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
     """Prepare units for the gold arrays.
 
     A unit without a known section becomes a section of its own, which no judgement names.
@@ -308,7 +323,7 @@ def _units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
     return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
 
 
-def _carried_by_units(gold: GoldVariants, units: pd.DataFrame) -> pd.DataFrame:
+def carried_by_units(gold: GoldFrames, units: pd.DataFrame) -> pd.DataFrame:
     """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
 
     A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
@@ -366,7 +381,7 @@ class RunJudgements:
         return np.where(np.isnan(value), np.nan, missed.astype(np.float64))
 
 
-def judge_runs(runs: ScoredRuns, name: str) -> RunJudgements:
+def judge_runs(runs: AnyRuns, name: str) -> RunJudgements:
     """Judge the runs of one strategy. A failed retrieval counts as an empty result."""
     level, scores = runs.config.level, runs.scores(name)
     reciprocal = scores.column(level, "RR")
@@ -420,7 +435,7 @@ def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
     return Figure.model_validate({**interval_fields(record), "why": why})
 
 
-def values_of(runs: ScoredRuns) -> FloatArray:
+def values_of(runs: AnyRuns) -> FloatArray:
     """Average recall at 10 over wordings and seeds: float [n_strategies, n_questions]."""
     level, gold = runs.config.level, runs.gold
     tables = [runs.scores(name).per_query(level, gold) for name in runs.names]

@@ -1,12 +1,19 @@
-"""The stability stage: whether all wordings of a question find the same, close evidence."""
+"""Figures of stability for the report: distances, agreement of wordings and seeds."""
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.frames import DELTA_S
 from rag_eval.core.records import Figure, Share, number
 from rag_eval.measures.intervals import aggregate, within_query
+from rag_eval.measures.run_scores import (
+    ALWAYS_K,
+    AnyRuns,
+    cutoffs_of,
+    figure_of,
+    interval_fields,
+    wording_of,
+)
 from rag_eval.measures.stability import (
     CAUSES,
     DELTA_S_TARGET,
@@ -18,26 +25,7 @@ from rag_eval.measures.stability import (
     wording_range,
     zones,
 )
-from rag_eval.measures.strategy_report import DeltaS, StabilityPart, StrategyStability
-from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.index import open_index, stability_embedding
-from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import (
-    Result,
-    Stage,
-    Work,
-    frame_part,
-    json_part,
-)
-from rag_eval.pipeline.scores import (
-    ALWAYS_K,
-    ScoredRuns,
-    cutoffs_of,
-    figure_of,
-    interval_fields,
-    score_runs,
-    wording_of,
-)
+from rag_eval.measures.strategy_report import DeltaS, StrategyStability
 from rag_eval.retrieval.embedding.source import EmbeddingSource
 
 NO_SECOND_RUN = (
@@ -48,58 +36,9 @@ ZONES = ("stable", "transitional", "risk", "undefined")
 STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
 
 
-class StabilityMeasures(Result):
-    """Stability: delta_s by strategy, question, wording and seed; lambda_state by question."""
-
-    per_run: pd.DataFrame = frame_part()
-    per_query: pd.DataFrame = frame_part()
-    about: StabilityPart = json_part()
-
-    def report_part(self, _: Work) -> dict[str, object]:
-        """Give the part `stability`."""
-        return {"stability": self.about}
-
-
-@Stage(
-    "stability_measures",
-    "measures",
-    stores=("embeddings",),
-    reads=("k", "level", "depth", "seeds", "strategies"),
-    columns=DELTA_S,
-)
-def measure_stability(
-    work: Work,
-    *,
-    runs: dict[str, StrategyRun],
-    gold_variants: GoldVariants,
-    admitted_chunks: AdmittedChunks,
-) -> StabilityMeasures:
-    """Measure whether a question finds the same evidence under every wording."""
-    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    opened = open_index(work.evaluation, admitted_chunks)
-    source = opened.index.source(stability_embedding(work.config))
-    figures, parts, lambdas = {}, [], []
-    with work.progress.step("Measuring stability", len(scored.names), "strategies") as advance:
-        for name in scored.names:
-            scores = scored.scores(name)
-            distances, per_run = _distances(scored, name, source)
-            figures[name], states = _stability(scored, name, distances)
-            per_query = gold_variants.queries[["query_id"]].assign(lambda_state=states)
-            per_query.insert(0, "strategy", name)
-            lambdas.append(per_query)
-            ids = gold_variants.variants[["query_id", "paraphrase_id"]].iloc[scores.variant]
-            part = ids.reset_index(drop=True).assign(seed=scores.seed, delta_s=per_run)
-            part.insert(0, "strategy", name)
-            parts.append(part)
-            advance(1)
-    return StabilityMeasures(
-        per_run=pd.concat(parts, ignore_index=True),
-        per_query=pd.concat(lambdas, ignore_index=True),
-        about=StabilityPart(embedding=source.model, strategies=figures),
-    )
-
-
-def _distances(runs: ScoredRuns, name: str, source: EmbeddingSource) -> tuple[DeltaS, FloatArray]:
+def measure_distances(
+    runs: AnyRuns, name: str, source: EmbeddingSource
+) -> tuple[DeltaS, FloatArray]:
     """Measure delta_s to the question, to the gold evidence and to the decoy.
 
     Returns the figures, and the distance of each run to its question.
@@ -144,7 +83,7 @@ def _distances(runs: ScoredRuns, name: str, source: EmbeddingSource) -> tuple[De
     return figures, distance
 
 
-def _top_chunks(runs: ScoredRuns, name: str) -> tuple[np.ndarray, str | None]:
+def _top_chunks(runs: AnyRuns, name: str) -> tuple[np.ndarray, str | None]:
     """Return the chunk rows of the top places of each run.
 
     When a retrieved unit is not a chunk of the corpus, all places are empty and a reason is given.
@@ -165,7 +104,7 @@ def _top_chunks(runs: ScoredRuns, name: str) -> tuple[np.ndarray, str | None]:
     return np.where(top >= 0, chunk_of[top], -1), None
 
 
-def _evidence_vectors(runs: ScoredRuns, chunks: np.ndarray) -> tuple[FloatArray, FloatArray]:
+def _evidence_vectors(runs: AnyRuns, chunks: np.ndarray) -> tuple[FloatArray, FloatArray]:
     """Average the vectors of the chunks with each query's gold spans, and of its decoy.
 
     Queries without spans or without a decoy have zero rows.
@@ -188,8 +127,8 @@ def _evidence_vectors(runs: ScoredRuns, chunks: np.ndarray) -> tuple[FloatArray,
     return anchor, decoy
 
 
-def _stability(
-    runs: ScoredRuns, name: str, distances: DeltaS
+def measure_wordings(
+    runs: AnyRuns, name: str, distances: DeltaS
 ) -> tuple[StrategyStability, list[str]]:
     """Measure how much the wording and the seed matter.
 
@@ -268,7 +207,7 @@ def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, Share]:
     }
 
 
-def _figure(values: FloatArray, runs: ScoredRuns, label: str, reason: str | None = None) -> Figure:
+def _figure(values: FloatArray, runs: AnyRuns, label: str, reason: str | None = None) -> Figure:
     """Aggregate one value per query."""
     records = aggregate([label], values[:, None], runs.gold.shared)
     return figure_of(records[0], reason)

@@ -1,0 +1,175 @@
+"""Stages of measures: rankings, stability, and those of ragas."""
+
+import dataclasses
+
+import pandas as pd
+
+from rag_eval.core.frames import DELTA_S, PER_QUERY
+from rag_eval.core.records import ComparedPair, Measure
+from rag_eval.core.types import Level
+from rag_eval.measures.answer_report import RagasFigure
+from rag_eval.measures.ragas_figures import measure_contexts, measure_quotes
+from rag_eval.measures.run_scores import LEVELS
+from rag_eval.measures.stability_figures import measure_distances, measure_wordings
+from rag_eval.measures.strategy_figures import (
+    compare_strategies,
+    list_scores,
+    measure_approximation,
+    measure_level,
+)
+from rag_eval.measures.strategy_report import AnnRecall, StabilityPart
+from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
+from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
+from rag_eval.pipeline.index import open_index, stability_embedding
+from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
+from rag_eval.pipeline.scored_runs import score_runs
+
+
+@dataclasses.dataclass(frozen=True)
+class StrategyMeasures:
+    """Ranking measures of one strategy."""
+
+    name: str
+    measures: list[Measure]
+    ann_recall: AnnRecall | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RankingFacts:
+    """Measures of every strategy and their paired comparisons for the report.
+
+    `level` is the headline level of the gold set.
+    """
+
+    level: Level
+    strategies: list[StrategyMeasures]
+    comparisons: list[ComparedPair]
+
+
+class RankingMeasures(Result):
+    """Ranking measures: PER_QUERY frame, and figures."""
+
+    per_query: pd.DataFrame = frame_part()
+    about: RankingFacts = json_part()
+
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the measures of the strategies, and their paired comparisons."""
+        strategies = {
+            entry.name: {"measures": entry.measures, "ann_recall": entry.ann_recall}
+            for entry in self.about.strategies
+        }
+        return {"strategies": strategies, "comparisons": self.about.comparisons}
+
+
+@Stage("ranking_measures", "measures", reads=("k", "level", "depth", "seeds"), columns=PER_QUERY)
+def measure_rankings(
+    work: Work,
+    *,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> RankingMeasures:
+    """Measure and compare the strategies at every level: recall, MRR, nDCG and more."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    opened, strategies = open_index(work.evaluation, admitted_chunks), []
+    with work.progress.step("Scoring rankings", len(scored.names), "strategies") as advance:
+        for name in scored.names:
+            measures = [one for level in LEVELS for one in measure_level(scored, name, level)]
+            recall = measure_approximation(scored, opened.index, name)
+            strategies.append(StrategyMeasures(name, measures, recall))
+            advance(1)
+    with work.progress.step("Comparing strategies"):
+        comparisons = compare_strategies(scored)
+    return RankingMeasures(
+        per_query=list_scores(scored),
+        about=RankingFacts(work.config.level, strategies, comparisons),
+    )
+
+
+class StabilityMeasures(Result):
+    """Stability: delta_s by strategy, question, wording and seed; lambda_state by question."""
+
+    per_run: pd.DataFrame = frame_part()
+    per_query: pd.DataFrame = frame_part()
+    about: StabilityPart = json_part()
+
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the part `stability`."""
+        return {"stability": self.about}
+
+
+@Stage(
+    "stability_measures",
+    "measures",
+    stores=("embeddings",),
+    reads=("k", "level", "depth", "seeds", "strategies"),
+    columns=DELTA_S,
+)
+def measure_stability(
+    work: Work,
+    *,
+    runs: dict[str, StrategyRun],
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> StabilityMeasures:
+    """Measure whether a question finds the same evidence under every wording."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    opened = open_index(work.evaluation, admitted_chunks)
+    source = opened.index.source(stability_embedding(work.config))
+    figures, parts, lambdas = {}, [], []
+    with work.progress.step("Measuring stability", len(scored.names), "strategies") as advance:
+        for name in scored.names:
+            scores = scored.scores(name)
+            distances, per_run = measure_distances(scored, name, source)
+            figures[name], states = measure_wordings(scored, name, distances)
+            per_query = gold_variants.queries[["query_id"]].assign(lambda_state=states)
+            per_query.insert(0, "strategy", name)
+            lambdas.append(per_query)
+            ids = gold_variants.variants[["query_id", "paraphrase_id"]].iloc[scores.variant]
+            part = ids.reset_index(drop=True).assign(seed=scores.seed, delta_s=per_run)
+            part.insert(0, "strategy", name)
+            parts.append(part)
+            advance(1)
+    return StabilityMeasures(
+        per_run=pd.concat(parts, ignore_index=True),
+        per_query=pd.concat(lambdas, ignore_index=True),
+        about=StabilityPart(embedding=source.model, strategies=figures),
+    )
+
+
+class RagasMeasures(Result):
+    """Measures of ragas for the primary strategy, each beside our measure on equal inputs."""
+
+    shown = ("figures",)
+    figures: list[RagasFigure] = json_part()
+
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the part `ragas`."""
+        return {"ragas": self.figures}
+
+
+@Stage(
+    "ragas_measures",
+    "measures",
+    reads=("primary_strategy",),
+    configured=lambda config: config.ragas,
+)
+def measure_with_ragas(
+    work: Work,
+    *,
+    answers: AnswerSet | None,
+    answer_measures: AnswerMeasures | None,
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+    ranking_measures: RankingMeasures,
+    runs: dict[str, StrategyRun],
+) -> RagasMeasures:
+    """Let ragas compute its measures that need no model, beside ours on equal inputs."""
+    scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
+    with work.progress.step("Measuring with ragas"):
+        figures = measure_contexts(scored, ranking_measures.per_query)
+        if answers is not None and answer_measures is not None:
+            rows, shared = answer_measures.per_question, scored.gold.shared
+            figures.append(measure_quotes(answers.answers, rows, shared))
+    return RagasMeasures(figures=figures)
