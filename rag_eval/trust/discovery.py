@@ -81,8 +81,8 @@ def merge_tricks(tricks: Iterable[Trick], near: int) -> list[Trick]:
         group = merged.setdefault(trick.rule, [])
         if group and trick.start - group[-1].end <= near:
             pair = group.pop(), trick
-            worst = max(pair, key=lambda one: _GRAVE.index(one.severity))
-            end = max(one.end for one in pair)
+            worst = max(pair, key=lambda trick: _GRAVE.index(trick.severity))
+            end = max(trick.end for trick in pair)
             group.append(worst._replace(start=pair[0].start, end=end))
         else:
             group.append(trick)
@@ -121,5 +121,5 @@ class Edited:
         first, last = self._old[index]
         if index % 2:  # a replacement comes from the whole cut
             return first, last
-        found = min(first + place - self._new[index], max(last - 1, first))
-        return found, min(found + 1, last)
+        at = min(first + place - self._new[index], max(last - 1, first))
+        return at, min(at + 1, last)

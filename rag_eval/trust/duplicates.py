@@ -64,10 +64,10 @@ def find_paraphrases(
     used, place = np.unique(ranked, return_inverse=True)
     documents = pd.factorize(chunks["doc_id"].iloc[used])[0][place.reshape(ranked.shape)]
     copy = _COPY if vouched is None else np.inf
-    found = np.unique(ranked[_mark_groups(ranked, documents, terms, frequency, copy)])
+    marked = np.unique(ranked[_mark_groups(ranked, documents, terms, frequency, copy)])
     severity = "warning" if vouched is None else "blocked"
     detail = "one of three or more passages that say the same and rank first for a question"
-    rows = [(row, -1, -1, "flood", "paraphrase", severity, detail) for row in found.tolist()]
+    rows = [(row, -1, -1, "flood", "paraphrase", severity, detail) for row in marked.tolist()]
     return make_frame(FINDINGS, rows)
 
 
@@ -82,9 +82,9 @@ def _mark_groups(
     from scipy.sparse import csr_array
 
     query, place = np.nonzero(ranked >= 0)
-    held = terms.take(ranked[query, place])
-    row = np.repeat(np.arange(len(query)), np.diff(held.indptr))
-    row, term = np.unique(np.stack([row, held.ids]), axis=1)
+    of_chunks = terms.take(ranked[query, place])
+    row = np.repeat(np.arange(len(query)), np.diff(of_chunks.indptr))
+    row, term = np.unique(np.stack([row, of_chunks.ids]), axis=1)
     # Own columns for the terms of each question, so that only chunks of one question are compared.
     keys, column = np.unique(query[row] * len(frequency) + term, return_inverse=True)
     idf = np.log((1 + len(terms)) / (1 + frequency[term])) + 1

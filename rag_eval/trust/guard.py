@@ -58,8 +58,8 @@ def _soften_quotations(
         if severity != "hint":
             quoted.setdefault(place, set()).add(rule)
         milder = _MILDER[severity]
-        named = QUOTED if milder == "warning" else rule
-        yield start, end, named, milder, f"{detail}, in a quotation or code"
+        shown_rule = QUOTED if milder == "warning" else rule
+        yield start, end, shown_rule, milder, f"{detail}, in a quotation or code"
     for place, rules in quoted.items():
         if len(rules) > 1:
             detail = f"{len(rules)} rules found in one quotation"
@@ -67,7 +67,7 @@ def _soften_quotations(
 
 
 def _raise_unseen(
-    seen: list[tuple[_Match, int]], matches: list[tuple[_Match, int]]
+    visible: list[tuple[_Match, int]], matches: list[tuple[_Match, int]]
 ) -> Iterator[_Match]:
     """Yield the matches of a hidden or decoded view, raised, without those of `seen`.
 
@@ -75,7 +75,7 @@ def _raise_unseen(
     Each match comes with its number of blanks. A visible match with fewer blanks is respelled.
     """
     spans: dict[str, list[tuple[int, int, int]]] = {}
-    for (start, end, rule, *_), blanks in seen:
+    for (start, end, rule, *_), blanks in visible:
         spans.setdefault(rule, []).append((end, start, blanks))
     for (start, end, rule, severity, detail), blanks in matches:
         beside = spans.get(rule, [])
@@ -98,7 +98,7 @@ def _screen_batch(
     spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
     for (row, text, _), reading in zip(batch, readings, strict=True):
         yield from ((row, *trick) for trick in reading.tricks)
-        seen: list[tuple[_Match, int]] = []
+        visible: list[tuple[_Match, int]] = []
         tricks = {trick.rule for trick in reading.tricks}
         for view in reading.views:
             where = f"found in {view.kind} text ({view.source})"
@@ -109,22 +109,24 @@ def _screen_batch(
                 )
                 for rule, start, end in next(ruled)
             ]
-            told: list[_Match] = [
+            spoken_of: list[_Match] = [
                 (start, end, SPEAKS, "warning", why) for start, end, why in next(spoken)
             ]
             if view.kind == "visible":
-                seen = matches
+                visible = matches
                 matched = [match for match, _ in matches]
-                found = _soften_quotations(text, matched + told, rules.about_code)
+                softened = _soften_quotations(text, matched + spoken_of, rules.about_code)
                 if about_injection:  # its honest pages quote attacks without any marks
-                    found = ((*one[:3], _MILDER[one[3]], one[4]) for one in found)
+                    softened = ((*match[:3], _MILDER[match[3]], match[4]) for match in softened)
             else:
                 # The model never blocks alone, so its findings are not raised.
                 plain = view.kind == "decoded" and view.source not in tricks
-                found = itertools.chain(_raise_unseen(seen if plain else [], matches), told)
+                softened = itertools.chain(
+                    _raise_unseen(visible if plain else [], matches), spoken_of
+                )
             yield from (
                 (row, start, end, "pattern", rule, severity, detail)
-                for start, end, rule, severity, detail in found
+                for start, end, rule, severity, detail in softened
             )
 
 
@@ -144,18 +146,18 @@ def screen(
     place in `texts`.
     """
     rules = rules or RuleSet.load()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     batch: list[tuple[int, str, bool]] = []
     size = 0
     for row, text in enumerate(texts):
         batch.append((row, text, markdown is not None and markdown[row]))
         size += len(text)
         if size >= _BATCH_CHARS or row == len(texts) - 1:
-            found += _screen_batch(
+            findings += _screen_batch(
                 batch, rules, sentences=sentences, about_injection=about_injection
             )
             batch, size = [], 0
-    return make_frame(FINDINGS, found)
+    return make_frame(FINDINGS, findings)
 
 
 # ---- Verdicts: findings about documents become clean, warning or blocked for each chunk
@@ -186,11 +188,11 @@ def find_across_titles(chunks: pd.DataFrame, *, about_injection: bool = False) -
     rows = np.flatnonzero(chunks["title"] != "")
     heads, texts = chunks["title"].iloc[rows].str[-_BORDER:], chunks["text"].iloc[rows]
     joined = (heads + " " + texts.str[:_BORDER]).tolist()
-    found = screen(joined, sentences=False, about_injection=about_injection)
-    at = found["row"].to_numpy(dtype=np.int64)
+    findings = screen(joined, sentences=False, about_injection=about_injection)
+    at = findings["row"].to_numpy(dtype=np.int64)
     border = heads.str.len().to_numpy(dtype=np.int64)[at]
-    over = (found["start"].to_numpy() < border) & (found["end"].to_numpy() > border + 1)
-    across: pd.DataFrame = found[over].assign(row=rows[at[over]], start=-1, end=-1)
+    over = (findings["start"].to_numpy() < border) & (findings["end"].to_numpy() > border + 1)
+    across: pd.DataFrame = findings[over].assign(row=rows[at[over]], start=-1, end=-1)
     return across
 
 
@@ -218,8 +220,8 @@ def _spread_findings(
 
 def join_findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate FINDINGS frames. Empty frames are left out: they would change column types."""
-    kept = [part for part in parts if len(part)] or parts[:1]
-    return FINDINGS.check(pd.concat(kept, ignore_index=True))
+    filled = [part for part in parts if len(part)] or parts[:1]
+    return FINDINGS.check(pd.concat(filled, ignore_index=True))
 
 
 def _find_signs(findings: pd.DataFrame, *, about_injection: bool) -> "pd.Series[bool]":

@@ -58,16 +58,18 @@ class _Reader:
         if self.text.startswith("<!--", at):
             comment = self._read_comment(at)
             return comment, comment.end
-        if (found := _DECLARATION.match(self.text, at, self.end)) is not None:
-            return Tag("!", at, found.end(), self.end, inside=found[0][2:-1]), found.end()
+        if (declaration := _DECLARATION.match(self.text, at, self.end)) is not None:
+            return Tag(
+                "!", at, declaration.end(), self.end, inside=declaration[0][2:-1]
+            ), declaration.end()
         head = _HEAD.match(self.text, at, self.end)
         return (None, at + 1) if head is None else self._read_tag(head)
 
     def _read_comment(self, start: int) -> Tag:
         for mark, place in self._closes.items():
             if place < start + 2:
-                found = self.text.find(mark, start + 2, self.end)
-                self._closes[mark] = found if found >= 0 else self.end + 1
+                place_found = self.text.find(mark, start + 2, self.end)
+                self._closes[mark] = place_found if place_found >= 0 else self.end + 1
         close = min(self._closes.values())
         if close > self.end:
             inside = self.text[start + 4 : self.end]
@@ -79,12 +81,12 @@ class _Reader:
         at = head.end()
         attributes: list[tuple[str, str, int, int]] = []
         while (close := _CLOSE.match(self.text, at, self.end)) is None:
-            found = _ATTRIBUTE.match(self.text, at, self.end)
-            if found is None:
+            attribute = _ATTRIBUTE.match(self.text, at, self.end)
+            if attribute is None:
                 return None, max(at, head.start() + 1)
-            value = next((group for group in found.groups()[1:] if group is not None), "")
-            attributes.append((found[1].lower(), value, found.start(1), found.end()))
-            at = found.end()
+            value = next((group for group in attribute.groups()[1:] if group is not None), "")
+            attributes.append((attribute[1].lower(), value, attribute.start(1), attribute.end()))
+            at = attribute.end()
         name, start, end = head[2].lower(), head.start(), close.end()
         return Tag(name, start, end, self.end, bool(head[1]), tuple(attributes)), end
 
@@ -255,7 +257,7 @@ def hides(style: str) -> bool:
     (True, False)
     """
     plain = _COMMENT.sub("", html.unescape(style[:_LONGEST_STYLE]).lower())
-    plain = _ESCAPE.sub(lambda found: chr(min(int(found[1], 16), 0x10FFFF)), plain)
+    plain = _ESCAPE.sub(lambda escape: chr(min(int(escape[1], 16), 0x10FFFF)), plain)
     plain = "".join(plain.split())
     if _HIDING.search(plain):
         return True
@@ -308,13 +310,13 @@ def _has_markdown(text: str) -> bool:
     )
 
 
-def _find_image(address: str, span: tuple[int, int], found: Discovery) -> None:
+def _find_image(address: str, span: tuple[int, int], discovery: Discovery) -> None:
     if "//" in address and _CARRIES.search(address, 0, _LONGEST_ADDRESS):
         detail = "an image whose address has a place for data to be put in"
-        found.add("carrying_image", span, severity="warning", detail=detail)
+        discovery.add("carrying_image", span, severity="warning", detail=detail)
 
 
-def _find_in_markdown(text: str, code: list[tuple[int, int]], found: Discovery) -> None:
+def _find_in_markdown(text: str, code: list[tuple[int, int]], discovery: Discovery) -> None:
     def is_code(at: int) -> bool:
         place = bisect_right(code, (at, len(text) + 1)) - 1
         return place >= 0 and at < code[place][1]
@@ -323,46 +325,46 @@ def _find_in_markdown(text: str, code: list[tuple[int, int]], found: Discovery) 
         if not is_code(match.start()):
             comment = match[1] or match[2] or match[3] or ""
             detail = "a Markdown comment, which no reader sees"
-            found.add("markdown_comment", match.span(), comment, "hint", detail)
-            found.cuts.append(Cut(*match.span(), " "))
+            discovery.add("markdown_comment", match.span(), comment, "hint", detail)
+            discovery.cuts.append(Cut(*match.span(), " "))
     for match in _MARKDOWN_LINK.finditer(text) if "](" in text else ():
         if is_code(match.start()):
             continue
         if match[1]:
-            _find_image(match[3], match.span(), found)
+            _find_image(match[3], match.span(), discovery)
         if len(match[4] or "") >= _LONG_ATTRIBUTE:
-            found.add("attribute", match.span(4), match[4])
+            discovery.add("attribute", match.span(4), match[4])
 
 
-def _find_in_attributes(tag: Tag, found: Discovery) -> None:
+def _find_in_attributes(tag: Tag, discovery: Discovery) -> None:
     for name, value, start, end in tag.attributes:
         shown = html.unescape(value)
         if _HANDLER.fullmatch(name) and value:
             detail = "an attribute that runs a script"
-            found.add("event_handler", (start, end), shown, "hint", detail)
+            discovery.add("event_handler", (start, end), shown, "hint", detail)
         elif name in _WORDS["links"]:
             if tag.name in _MEDIA:
-                _find_image(shown, (start, end), found)
-            found.add("address", (start, end), shown)
+                _find_image(shown, (start, end), discovery)
+            discovery.add("address", (start, end), shown)
         elif len(value) >= _LONG_ATTRIBUTE and (
             name in _WORDS["text_attributes"] or name.startswith("data-")
         ):
-            found.add("attribute", (start, end), shown)
+            discovery.add("attribute", (start, end), shown)
 
 
 def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
     """Return the reason why an element is invisible; None for a visible element."""
     if tag.name in _WORDS["unseen"]:
         return tag.name if tag.name in {"script", "style"} else "unseen_element"
-    given = {name: value for name, value, *_ in tag.attributes}
-    if "hidden" in given or given.get("type", "").lower() == "hidden":
+    attributes = {name: value for name, value, *_ in tag.attributes}
+    if "hidden" in attributes or attributes.get("type", "").lower() == "hidden":
         return "hidden_attribute"
-    if given.get("aria-hidden", "").lower() == "true":
+    if attributes.get("aria-hidden", "").lower() == "true":
         return "aria_hidden"
-    font = f"color:{given.get('color', '')};font-size:{given.get('size', '')}"
-    if hides(given.get("style", "")) or (tag.name == "font" and hides(font)):
+    font = f"color:{attributes.get('color', '')};font-size:{attributes.get('size', '')}"
+    if hides(attributes.get("style", "")) or (tag.name == "font" and hides(font)):
         return "hidden_style"
-    if {*given.get("class", "").lower().split(), given.get("id", "").lower()} & names:
+    if {*attributes.get("class", "").lower().split(), attributes.get("id", "").lower()} & names:
         return "hidden_style"
     return None
 
@@ -421,11 +423,11 @@ def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
     >>> find_in_markup("Run `python <script>.py` at night.").parts
     []
     """
-    found = Discovery()
+    discovery = Discovery()
     tags, code = _read_marked(text, markdown=markdown)
     values = _find_placeholders(text)
     tags = [tag for tag in tags if tag.attributes or tag.name not in values]
-    _find_in_markdown(text, code, found)
+    _find_in_markdown(text, code, discovery)
     sheets = (
         text[tag.end : after.start]
         for tag, after in pairwise(tags)
@@ -434,25 +436,25 @@ def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
     names = _WORDS["unseen_classes"].union(*map(_list_hidden_names, sheets))
     for tag in tags:
         if tag.name != "!":
-            _find_in_attributes(tag, found)
+            _find_in_attributes(tag, discovery)
             # Browsers and readers for the blind show the text of an image.
             shown = [value for name, value, *_ in tag.attributes if name == "alt"]
             instead = "" if tag.name in _WORDS["inline"] else f" {' '.join(shown)} "
-            found.cuts.append(Cut(tag.start, tag.end, instead))
+            discovery.cuts.append(Cut(tag.start, tag.end, instead))
             continue
         detail = "an HTML comment, which no reader sees"
-        found.add("html_comment", (tag.start, tag.end), tag.inside, "hint", detail)
+        discovery.add("html_comment", (tag.start, tag.end), tag.inside, "hint", detail)
         spaced = tag.inside[:1].isspace() and tag.inside[-1:].isspace()
         end = tag.end if tag.complete else tag.start
-        found.cuts.append(Cut(tag.start, end, " " if spaced else ""))
+        discovery.cuts.append(Cut(tag.start, end, " " if spaced else ""))
     for reason, tag, end, closed in _find_hidden_elements(tags, names):
         inside = text[tag.end : end]
-        found.add(reason, (tag.start, end), inside)
+        discovery.add(reason, (tag.start, end), inside)
         is_markup = reason in {"script", "style", "unseen_element"}
         if not is_markup and len(inside.split()) >= _LEAST_WORDS:
             severity: Severity = "hint" if reason == "aria_hidden" else "warning"
             detail = "text in an element that is not shown"
-            found.add(reason, (tag.start, end), severity=severity, detail=detail)
+            discovery.add(reason, (tag.start, end), severity=severity, detail=detail)
         if closed:
-            found.cuts.append(Cut(tag.start, end, " "))
-    return found
+            discovery.cuts.append(Cut(tag.start, end, " "))
+    return discovery

@@ -48,7 +48,7 @@ _ASCII_WORD = re.compile(r"[a-z0-9]+")
 
 def _options(token: str, lists: Lists) -> list[str]:
     """Return the entries that may stand for a token."""
-    found: list[str] = []
+    options: list[str] = []
     for part in token.split("|"):
         name = _LIST.fullmatch(part)
         if name and name[1] not in lists:
@@ -56,8 +56,8 @@ def _options(token: str, lists: Lists) -> list[str]:
         if not part or (not name and set(part) & set("{}?")):
             raise ValueError(f"{token!r} is no token of a phrase")
         words = lists[name[1]] if name else [part]
-        found += words.split() if isinstance(words, str) else words
-    return found
+        options += words.split() if isinstance(words, str) else words
+    return options
 
 
 def _fold(word: str) -> str:
@@ -136,7 +136,9 @@ def _keys(option: str, frequent: frozenset[str]) -> list[str]:
             return [script]
     word = max(option.split(), key=lambda word: (word not in frequent, len(word)))
     pairs = "".join(_PAIRS.get(letter, letter) for letter in word)
-    runs = [_ASCII_WORD.findall(one.partition("-")[0]) for one in (word, _fold(word), pairs)]
+    runs = [
+        _ASCII_WORD.findall(spelling.partition("-")[0]) for spelling in (word, _fold(word), pairs)
+    ]
     joined = [_fold(word).replace("-", "")] if "-" in word else []
     return [max(run, key=len) for run in runs] + joined if all(runs) else []
 
@@ -156,10 +158,10 @@ def needed_words(phrase: str, lists: Lists, frequent: frozenset[str]) -> list[fr
     """
     if phrase.startswith(_RAW):
         return []
-    found = []
+    needed = []
     for token in phrase.removeprefix("^ ").split():
         if token not in (*_GAPS, _ANYTHING) and not token.endswith("?"):
             keys = [_keys(option, frequent) for option in _options(token, lists)]
             if all(keys):
-                found.append(frozenset(key for some in keys for key in some))
-    return found
+                needed.append(frozenset(key for some in keys for key in some))
+    return needed

@@ -67,8 +67,10 @@ def _find_rules(question: str, title: str, text: str, *, headings: bool) -> Iter
     asked = set(words)
     asking = asked & QUESTION_WORDS  # an answer shares all other words
     if exact or any(
-        asking and asking <= one and len(asked & one) >= _RESEMBLANCE * len(asked | one)
-        for one in sentences
+        asking
+        and asking <= sentence
+        and len(asked & sentence) >= _RESEMBLANCE * len(asked | sentence)
+        for sentence in sentences
     ):
         yield "question"
 
@@ -95,8 +97,10 @@ def find_restating(
     for question, rows in zip(questions, ranked.tolist(), strict=True):
         for row in rows:
             if row >= 0 and not (vouched is not None and vouched[row]):
-                found = _find_rules(question, titles[row], texts[row], headings=vouched is not None)
-                rules.update((row, rule) for rule in found)
+                of_question = _find_rules(
+                    question, titles[row], texts[row], headings=vouched is not None
+                )
+                rules.update((row, rule) for rule in of_question)
     detail = "restates a question of the gold set for which it ranks first"
     return make_frame(
         FINDINGS,

@@ -83,14 +83,14 @@ class LinearPattern:
 
     def matches(self, data: bytes) -> bool:
         """Tell whether the pattern matches somewhere."""
-        found = self._test.Match(data) or ()
-        return 0 in found if 1 in found else self._compiled.search(data) is not None
+        matched = self._test.Match(data) or ()
+        return 0 in matched if 1 in matched else self._compiled.search(data) is not None
 
     def find(self, data: bytes) -> list[tuple[int, int]]:
         """Return the byte spans of the matches in order, at most `_PER_WINDOW` a window."""
         if len(data) <= _WINDOW and not self.matches(data):  # the usual case
             return []
-        found: list[tuple[int, int]] = []
+        spans_found: list[tuple[int, int]] = []
         reached = 0
         for window in range(0, max(len(data), 1), _WINDOW):
             last = min(window + _WINDOW, len(data))
@@ -101,10 +101,10 @@ class LinearPattern:
                 if start >= last:
                     break
                 reached = beyond if count == _PER_WINDOW else end
-                found.append((start, reached))
+                spans_found.append((start, reached))
                 if count == _PER_WINDOW:
                     break
-        return found
+        return spans_found
 
     def find_all(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield the characters of all matches, for patterns that never look far ahead."""
@@ -123,10 +123,10 @@ class Signals:
 
     def find(self, data: bytes) -> set[str]:
         """Return the names of the patterns that match somewhere."""
-        found = self._set.Match(data) or ()
-        if len(self._patterns) in found:
-            return {name for index, name in enumerate(self._patterns) if index in found}
-        return {name for name, one in self._patterns.items() if LinearPattern(one).matches(data)}
+        spans_found = self._set.Match(data) or ()
+        if len(self._patterns) in spans_found:
+            return {name for index, name in enumerate(self._patterns) if index in spans_found}
+        return {name for name, text in self._patterns.items() if LinearPattern(text).matches(data)}
 
 
 # ---- The rules
@@ -240,17 +240,17 @@ class RuleSet:
     def _candidates(self, part: bytes) -> set[int]:
         """Return the rules with a phrase whose needed words all stand in a part of a text."""
         words = self._known.intersection(part.translate(_WORD_BYTES).split())
-        found = [self._words[word] for word in words]
+        entries = [self._words[word] for word in words]
         if not part.isascii():
             scripts = (name for name, letters in self._scripts.items() if letters.matches(part))
-            found += [self._words[name] for name in scripts if name in self._words]
+            entries += [self._words[name] for name in scripts if name in self._words]
         if self._raw.matches(part):
-            found.append(self._words[_NO_WORDS.encode()])
+            entries.append(self._words[_NO_WORDS.encode()])
         here = 0
-        for bit, _ in found:
+        for bit, _ in entries:
             here |= bit
         return {
-            place for _, phrases in found for needed, place in phrases if needed & here == needed
+            place for _, phrases in entries for needed, place in phrases if needed & here == needed
         }
 
     def find(self, texts: Sequence[str]) -> list[list[RuleMatch]]:
@@ -265,15 +265,15 @@ class RuleSet:
             for low, part in _cut(text):
                 for place in self._candidates(part):
                     asked[place].append((at, low, part))
-        found: list[set[tuple[int, int, int]]] = [set() for _ in texts]
+        spans_found: list[set[tuple[int, int, int]]] = [set() for _ in texts]
         for place, parts in enumerate(asked):
             for at, low, part in parts:
                 spans = self._compiled[place].find(part)
                 if len(spans) > _PER_PART:
                     spans[_PER_PART - 1 :] = [(spans[_PER_PART - 1][0], spans[-1][1])]
-                found[at].update((place, low + start, low + end) for start, end in spans)
+                spans_found[at].update((place, low + start, low + end) for start, end in spans)
         result = []
-        for text, matches in zip(data, found, strict=True):
+        for text, matches in zip(data, spans_found, strict=True):
             places = _list_characters(text, (byte for _, *span in matches for byte in span))
             result.append(
                 [

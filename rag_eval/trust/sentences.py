@@ -139,14 +139,14 @@ def sentences_of(text: str) -> list[Sentence]:
     >>> [text[one.start:one.end] for one in sentences_of(text)]
     ['Sort the values.', 'Name of the column.']
     """
-    found = []
+    sentences = []
     for start, end, before_code in _find_paragraphs(text):
         spans = chunking.spans(text, start, end)
         for place, (low, high) in enumerate(spans, start=1):
             cut = min(high, low + MOST_CHARACTERS)
             if len(_PROSE_WORD.findall(text, low, cut)) >= LEAST_WORDS:
-                found.append(Sentence(low, cut, before_code and place == len(spans)))
-    return found
+                sentences.append(Sentence(low, cut, before_code and place == len(spans)))
+    return sentences
 
 
 # ---- The form of a sentence
@@ -262,12 +262,12 @@ def form_of(sentence: str) -> SentenceForm:
         near = [*lowered[at:comma], *lowered[after : after + 3]]
         if after < len(words) and not _ADDRESS.isdisjoint(near):
             at = after
-    rest, small = words[at:], lowered[at:]
-    if not rest:
+    remaining, small = words[at:], lowered[at:]
+    if not remaining:
         return SentenceForm(asks=False, orders=False, addresses=addresses)
-    asks = _asks(sentence, rest, small)
+    asks = _asks(sentence, remaining, small)
     # a sentence that begins with a mark is the rest of another sentence
-    orders = not asks and sentence[:1] not in _BROKEN and _orders(rest, small)
+    orders = not asks and sentence[:1] not in _BROKEN and _orders(remaining, small)
     return SentenceForm(asks, orders, addresses)
 
 
@@ -384,8 +384,8 @@ class AddressingWeights(NamedTuple):
 
     def score(self, features: set[str]) -> float:
         """Score a sentence by its features; `fsum` makes their order irrelevant."""
-        known = self.weights.keys() & features
-        return self.bias + scale_of(features) * math.fsum(self.weights[name] for name in known)
+        weighed = self.weights.keys() & features
+        return self.bias + scale_of(features) * math.fsum(self.weights[name] for name in weighed)
 
 
 @functools.cache
@@ -424,18 +424,18 @@ def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, s
         return []
     fitted = load_weights()
     beside = [False, *(before[1] == after[0] for before, after in itertools.pairwise(spans))]
-    own = [fitted.score(features_of(view.text[start:end])) for start, end in spans]
-    found: list[tuple[int, int, float]] = []
-    for (start, end), score in zip(spans, with_neighbours(own, beside), strict=True):
+    scores = [fitted.score(features_of(view.text[start:end])) for start, end in spans]
+    spoken: list[tuple[int, int, float]] = []
+    for (start, end), score in zip(spans, with_neighbours(scores, beside), strict=True):
         if score <= fitted.threshold:
             continue
-        if found and (found[-1][1] == start or len(found) == MOST_FINDINGS):
-            low, _, best = found.pop()
-            found.append((low, end, max(best, score)))
+        if spoken and (spoken[-1][1] == start or len(spoken) == MOST_FINDINGS):
+            low, _, best = spoken.pop()
+            spoken.append((low, end, max(best, score)))
         else:
-            found.append((start, end, score))
+            spoken.append((start, end, score))
     result = []
-    for start, end, score in found:
+    for start, end, score in spoken:
         length = len(view.text[start:end].rstrip(" "))
         numbers = f"score {score:.1f}, limit {fitted.threshold:.1f}"
         detail = f"worded as if to an answering model ({numbers})"

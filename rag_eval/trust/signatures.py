@@ -157,13 +157,13 @@ def read_signatures(path: Path, keys: Collection[str]) -> dict[str, Signature]:
     for line, row in read_rows(path, _Line, problems):
         if row.key not in keys:
             accepted = f"a name of trust.keys: {', '.join(sorted(keys)) or 'there is none'}"
-            message, found = "the configuration names no such key", quoted(row.key)
+            message, shown = "the configuration names no such key", quoted(row.key)
             problems.add(
-                "unknown_key", message, file=file, line=line, found=found, accepted=accepted
+                "unknown_key", message, file=file, line=line, found=shown, accepted=accepted
             )
         if row.doc_id in signatures:
-            message, found = "the document has a signature on an earlier line", quoted(row.doc_id)
-            problems.add("duplicate_id", message, file=file, line=line, found=found)
+            message, shown = "the document has a signature on an earlier line", quoted(row.doc_id)
+            problems.add("duplicate_id", message, file=file, line=line, found=shown)
         signatures[row.doc_id] = Signature(row.key, row.signature)
     problems.raise_errors()
     return signatures
@@ -278,10 +278,10 @@ def compare_manifest(
     """
     doc_ids = sources["doc_id"].tolist()
 
-    def judge(doc_id: str, found: str) -> DocumentState:
+    def judge(doc_id: str, present: str) -> DocumentState:
         if doc_id not in recorded:
             return "not_in_manifest"
-        return "same" if recorded[doc_id] == found else "changed"
+        return "same" if recorded[doc_id] == present else "changed"
 
     states = [judge(*row) for row in zip(doc_ids, sources["source_hash"], strict=True)]
     return states, sorted(recorded.keys() - set(doc_ids))

@@ -123,17 +123,17 @@ def _shorten(name: str) -> set[str]:
     return {name, *(name[:at] + name[at + 1 :] for at in range(len(name)))}
 
 
-def _drop_common(one: str, other: str) -> tuple[str, str]:
+def _drop_common(name: str, other: str) -> tuple[str, str]:
     """Drop the common beginning of two names, and reverse the rest."""
-    pairs = zip(one, other, strict=False)
+    pairs = zip(name, other, strict=False)
     start = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return one[start:][::-1], other[start:][::-1]
+    return name[start:][::-1], other[start:][::-1]
 
 
-def _is_one_edit(one: str, other: str) -> bool:
+def _is_one_edit(name: str, other: str) -> bool:
     """Tell whether one insertion, deletion, substitution or swap of neighbours is between names."""
-    one, other = _drop_common(*_drop_common(one, other))
-    return max(len(one), len(other)) <= 1 or (len(one) == 2 and one == other[::-1])  # noqa: PLR2004 - two neighbours
+    name, other = _drop_common(*_drop_common(name, other))
+    return max(len(name), len(other)) <= 1 or (len(name) == 2 and name == other[::-1])  # noqa: PLR2004 - two neighbours
 
 
 def _join_runs(parts: Sequence[str], joint: str) -> Iterator[str]:
@@ -190,8 +190,8 @@ class _Lookalikes:
                 self._near.setdefault(key, set()).add((name, registered))
             if host.name not in _HOSTS["everyday"]:
                 self._parts.setdefault(_make_skeleton(name), registered)
-        for one in same:
-            self._same.setdefault(_make_skeleton(one), registered)
+        for spelling in same:
+            self._same.setdefault(_make_skeleton(spelling), registered)
 
     def find(self, host: str) -> str | None:
         """Return the registration that a host imitates, or None; the host is not allowed itself.
@@ -202,8 +202,8 @@ class _Lookalikes:
         if whole.registered in self._registered or whole.registered in _HOSTS["established"]:
             return None
         shown = _split_host(_fold_letters(_decode_host(host)))
-        first, _, rest = whole.suffix.partition(".")
-        if first in _HOSTS["controlled"] and (first != "ac" or rest):
+        first, _, others = whole.suffix.partition(".")
+        if first in _HOSTS["controlled"] and (first != "ac" or others):
             return self._find_chain(_split_parts(shown.below))
         name = shown.name.replace("-", "")
         skeleton = _make_skeleton(name)
@@ -226,11 +226,13 @@ class _Lookalikes:
 
     def _find_near(self, name: str) -> str | None:
         near = {pair for key in _shorten(name) for pair in self._near.get(key, ())}
-        found = (known for allowed, known in sorted(near) if _is_one_edit(name, allowed))
-        return next(found, None)
+        imitated = (
+            registered for allowed, registered in sorted(near) if _is_one_edit(name, allowed)
+        )
+        return next(imitated, None)
 
     def _find_part(self, labels: Sequence[str]) -> str | None:
-        runs = (_make_skeleton(run) for one in labels for run in _join_runs(one.split("-"), ""))
+        runs = (_make_skeleton(run) for label in labels for run in _join_runs(label.split("-"), ""))
         return next((self._parts[run] for run in runs if run in self._parts), None)
 
 
@@ -269,7 +271,7 @@ def _judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str
         return dict.fromkeys(distinct, DomainJudgement("not_configured"))
     entries = frozenset(map(_read_host, allowlist))
     parents = frozenset(entry[2:] for entry in entries if entry.startswith("*."))
-    hosts = frozenset(one for one in entries if not one.startswith(("*.", _PACKAGE)))
+    hosts = frozenset(entry for entry in entries if not entry.startswith(("*.", _PACKAGE)))
     lookalikes = _Lookalikes(hosts | parents)
 
     def judge(domain: str) -> DomainJudgement:
@@ -367,7 +369,7 @@ def _quote_ascii(text: str) -> str:
 
 
 def _find_false_claims(
-    judged: Mapping[str, DomainJudgement],
+    judgements: Mapping[str, DomainJudgement],
     domains: Sequence[str],
     states: Mapping[str, Sequence[str]],
     config: Trust,
@@ -375,16 +377,16 @@ def _find_false_claims(
     """Return FINDINGS by document; `states` are the states of the documents for each check."""
     severity_of = {"not_in_manifest": "warning", "unsigned": _SEVERITY[config.unsigned]}
     severity_of |= dict.fromkeys(("not_listed", "unknown"), _SEVERITY[config.unlisted])
-    found: list[tuple[int | str, ...]] = []
+    findings: list[tuple[int | str, ...]] = []
     for (check, state), (rule, template) in _DETAILS.items():
         severity = severity_of.get(state, "blocked")
         for row in np.flatnonzero(np.array(states[check], dtype=object) == state).tolist():
-            names = {"domain": domains[row], "imitated": judged[domains[row]].imitated}
+            names = {"domain": domains[row], "imitated": judgements[domains[row]].imitated}
             quotes = {name: _quote_ascii(text) for name, text in names.items()}
             detail = template.format(**quotes)[:_MAX_DETAIL_CHARS]
             if severity:
-                found.append((row, -1, -1, check, rule, severity, detail))
-    return make_frame(FINDINGS, sorted(found, key=lambda finding: finding[0]))
+                findings.append((row, -1, -1, check, rule, severity, detail))
+    return make_frame(FINDINGS, sorted(findings, key=lambda finding: finding[0]))
 
 
 # ---- Trust
@@ -398,7 +400,7 @@ POINTS = {
     "author": ("known", AUTHOR_WEIGHT),
 }
 """Factor -> state that earns points, and points."""
-FORMULA = "freshness * (" + " + ".join(f"{w:g} {one}" for one, (_, w) in POINTS.items()) + ")"
+FORMULA = "freshness * (" + " + ".join(f"{w:g} {name}" for name, (_, w) in POINTS.items()) + ")"
 """The specified formula of trust."""
 
 
@@ -420,15 +422,15 @@ def judge_sources(
     end of the findings are -1.
     """
     fresh = _judge_dates(sources["date"].tolist(), as_of)
-    judged = _judge_domains(sources["domain"].tolist(), config.domains)
-    known = frozenset(map(author_hash, config.authors)) - {""}
+    judgements = _judge_domains(sources["domain"].tolist(), config.domains)
+    accepted = frozenset(map(author_hash, config.authors)) - {""}
     read = (signature_states or {}) if config.keys else {}
     absent: SignatureState = "missing" if config.keys else "not_configured"
     frame = sources[["doc_id", "domain"]].assign(
-        domain_state=[judged[domain].state for domain in sources["domain"]],
+        domain_state=[judgements[domain].state for domain in sources["domain"]],
         signature_state=[read.get(doc_id, absent) for doc_id in sources["doc_id"]],
         author_state=[
-            _judge_author(author, whole, known)
+            _judge_author(author, whole, accepted)
             for author, whole in zip(sources["author"], sources["author_hash"], strict=True)
         ],
         freshness_state=fresh["state"].to_numpy(),
@@ -457,7 +459,7 @@ def judge_sources(
         "manifest": manifest.tolist(),
     }
     facts = frame.assign(trust=trust if config.configured else np.nan)
-    return facts, _find_false_claims(judged, frame["domain"].tolist(), states, config)
+    return facts, _find_false_claims(judgements, frame["domain"].tolist(), states, config)
 
 
 def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[str, Any]]:
@@ -469,8 +471,11 @@ def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[st
     honest = all(row[column] != state for column, state in _FALSE_CLAIMS.items())
     factors: dict[str, dict[str, Any]] = {}
     for factor, (state, weight) in POINTS.items():
-        found = str(row[f"{factor}_state"])
-        factors[factor] = {"state": found, "points": weight if honest and found == state else 0.0}
+        present = str(row[f"{factor}_state"])
+        factors[factor] = {
+            "state": present,
+            "points": weight if honest and present == state else 0.0,
+        }
     age = _age_days(str(row["date"]), as_of)
     factors["freshness"] = {
         "state": str(row["freshness_state"]),

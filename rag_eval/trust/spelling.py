@@ -50,10 +50,10 @@ def _name_letter(letter: str) -> tuple[str, bool]:
 
     The case stays. The letter is "" if the name has no such letter.
     """
-    named = _LATIN_NAME.search(unicodedata.name(letter, ""))
-    if named is None:
+    in_name = _LATIN_NAME.search(unicodedata.name(letter, ""))
+    if in_name is None:
         return "", False
-    return (named[1] if letter.isupper() else named[1].lower()), named[2] is not None
+    return (in_name[1] if letter.isupper() else in_name[1].lower()), in_name[2] is not None
 
 
 @functools.cache
@@ -68,23 +68,23 @@ def load_folds() -> tuple[dict[str, str], dict[str, str]]:
     accents: dict[str, str] = {}
     # Attackers write these letters, but Unicode does not call them confusable.
     alike = {"п": "n", "ω": "w", "ε": "e", "И": "N", "Я": "R"}
-    for one in map(chr, itertools.chain.from_iterable(itertools.starmap(range, _LATIN))):
-        plain, accented = _name_letter(one)
-        if plain and not unicodedata.normalize("NFKC", one).isascii():
-            (accents if accented else alike)[one] = plain
-    for one, others in confusables_data.items():
-        if len(one) > 1 or not one.isalnum() or one.isascii():
+    for character in map(chr, itertools.chain.from_iterable(itertools.starmap(range, _LATIN))):
+        plain, accented = _name_letter(character)
+        if plain and not unicodedata.normalize("NFKC", character).isascii():
+            (accents if accented else alike)[character] = plain
+    for character, others in confusables_data.items():
+        if len(character) > 1 or not character.isalnum() or character.isascii():
             continue
         shapes = (_MARK.sub("", other["c"]) for other in others)
         plains = (_name_letter(shape)[0] for shape in shapes if len(shape) == 1)
         plain = next(filter(None, plains), "")
-        if plain and (one not in accents or plain.lower() != accents[one].lower()):
-            accents.pop(one, None)
-            accents.pop(one, None)
-            plain = "I" if one.isupper() and plain == "l" else plain  # Unicode joins I and l
-            alike.setdefault(one, plain.upper() if one.isupper() else plain.lower())
-    for one, plain in list(alike.items()):
-        if not (other := one.swapcase()).isascii() and len(other) == 1:
+        if plain and (character not in accents or plain.lower() != accents[character].lower()):
+            accents.pop(character, None)
+            accents.pop(character, None)
+            plain = "I" if character.isupper() and plain == "l" else plain  # Unicode joins I and l
+            alike.setdefault(character, plain.upper() if character.isupper() else plain.lower())
+    for character, plain in list(alike.items()):
+        if not (other := character.swapcase()).isascii() and len(other) == 1:
             alike.setdefault(other, plain.swapcase())
     return accents, alike
 
@@ -112,11 +112,11 @@ def _compose(text: str) -> str:
     return unicodedata.normalize("NFKC", text)
 
 
-def _fold_word(found: re.Match[str]) -> str:
+def _fold_word(match: re.Match[str]) -> str:
     """Fold a word that has a Latin letter, or a mark, if this leaves only ASCII."""
-    word = found[0]
+    word = match[0]
     folded = _MARK.sub("", word.translate(_load_table(1)))
-    return folded if folded.isascii() and any(_name_letter(one)[0] for one in word) else word
+    return folded if folded.isascii() and any(_name_letter(letter)[0] for letter in word) else word
 
 
 def unify_spelling(text: str) -> str:
@@ -187,10 +187,10 @@ def is_text(text: str) -> bool:
     if sum(ord(letter) >= _LATIN_END for letter in letters) * 2 > len(letters):
         return True
     words = [word.lower() for word in _WORD.findall(head)]
-    known = sum(word in _COMMON for word in words)
+    n_known = sum(word in _COMMON for word in words)
     return (
         len(words) >= _LEAST_WORDS
-        and known >= max(1, _KNOWN_SHARE * len(words))
+        and n_known >= max(1, _KNOWN_SHARE * len(words))
         and max(map(len, words)) <= _LONGEST_WORD
     )
 
@@ -241,17 +241,17 @@ def list_odd_spellings() -> str:
     A stem has one alternative for each place of its first odd letter.
     """
     shapes = dict(_DIGITS)
-    for one, plain in itertools.chain.from_iterable(table.items() for table in load_folds()):
-        shapes[plain.lower()] = shapes.get(plain.lower(), "") + one
+    for letter, plain in itertools.chain.from_iterable(table.items() for table in load_folds()):
+        shapes[plain.lower()] = shapes.get(plain.lower(), "") + letter
     between = f"[/{_MARKS}{_SEPARATORS}]*"
 
     def spell(stem: str) -> Iterator[str]:
-        rest = [f"{between}[{one}{shapes[one]}]" for one in stem]
-        for at, one in enumerate(stem):
-            odd = f"[{shapes[one]}]" + (
-                f"|{one}[/{_MARKS}{_SEPARATORS}]" if at < len(stem) - 1 else ""
+        spelled = [f"{between}[{letter}{shapes[letter]}]" for letter in stem]
+        for at, letter in enumerate(stem):
+            odd = f"[{shapes[letter]}]" + (
+                f"|{letter}[/{_MARKS}{_SEPARATORS}]" if at < len(stem) - 1 else ""
             )
-            yield f"{stem[:at]}(?:{odd}){''.join(rest[at + 1 :])}"
+            yield f"{stem[:at]}(?:{odd}){''.join(spelled[at + 1 :])}"
 
     return f"(?i){'|'.join(itertools.chain.from_iterable(map(spell, STEMS)))}"
 
@@ -262,19 +262,25 @@ def _load_vocabulary() -> frozenset[str]:
     verbs = [*sentences["tasks"], *sentences["nouns_too"]]
     stems = {verb.removesuffix("e") for verb in verbs}
     endings = (f"{stem}{ending}" for stem in stems for ending in ("s", "ed", "es", "ing", "ion"))
-    known = (*_COMMON, *sentences["closed"], *decoding["words"], *verbs, *endings)
-    return frozenset(word for word in known if len(word) > 1)
+    vocabulary = (*_COMMON, *sentences["closed"], *decoding["words"], *verbs, *endings)
+    return frozenset(word for word in vocabulary if len(word) > 1)
 
 
-def _fold_digits(found: re.Match[str]) -> str:
+def _fold_digits(match: re.Match[str]) -> str:
     """Read the digits and signs of a word as letters; 1 is i or l, whichever makes a known word."""
-    word = found[0]
-    first, *rest = re.split("[1!|]", word.translate(_LETTERS))
-    tries = range(2 ** min(len(rest), _AMBIGUOUS))
-    choices = ("".join("il"[code >> at & 1] for at in range(len(rest))) for code in tries)
-    spelled = [first + "".join(map("".join, zip(choice, rest, strict=True))) for choice in choices]
-    known = (one for one in spelled if one == "a" or one in _load_vocabulary() or _STEM.search(one))
-    return next(known, spelled[0] if found.re is _LEET_WORD else word)
+    word = match[0]
+    first, *others = re.split("[1!|]", word.translate(_LETTERS))
+    tries = range(2 ** min(len(others), _AMBIGUOUS))
+    choices = ("".join("il"[code >> at & 1] for at in range(len(others))) for code in tries)
+    spelled = [
+        first + "".join(map("".join, zip(choice, others, strict=True))) for choice in choices
+    ]
+    readable = (
+        spelling
+        for spelling in spelled
+        if spelling == "a" or spelling in _load_vocabulary() or _STEM.search(spelling)
+    )
+    return next(readable, spelled[0] if match.re is _LEET_WORD else word)
 
 
 def _fold_leet(text: str) -> str:
@@ -283,16 +289,16 @@ def _fold_leet(text: str) -> str:
     return _LEET_NUMBER.sub(_fold_digits, text) if changed >= _LEAST_LEET else text
 
 
-def _join_letters(found: re.Match[str]) -> str:
+def _join_letters(match: re.Match[str]) -> str:
     """Join letters that stand apart; wider gaps, or spaces beside separators, end a word."""
-    run = found[0]
+    run = match[0]
     between = r" {2,}" if "  " in run else r" " if re.search(r"[^a-z0-9@$! ]", run) else r"(?!)"
     return " ".join(re.sub(r"[^a-z0-9@$!]", "", word) for word in re.split(between, run))
 
 
-def _part_words(found: re.Match[str]) -> str:
+def _part_words(match: re.Match[str]) -> str:
     """Read separators as spaces between four words or more, and as nothing inside a known word."""
-    run = found[0]
+    run = match[0]
     words = re.split(f"[{_SEPARATORS}]+", run)
     if (whole := "".join(words)) in _load_vocabulary():
         return whole
@@ -300,25 +306,25 @@ def _part_words(found: re.Match[str]) -> str:
     return run if is_address or len(words) < _LEAST_JOINED else " ".join(words)
 
 
-def _split_word(found: re.Match[str]) -> str:
+def _split_word(match: re.Match[str]) -> str:
     """Split a run of letters into the fewest words, where an unknown letter counts as a word."""
-    run, known = found[0], _load_vocabulary()
-    if run in known or not _STEM.search(run):
+    run, vocabulary = match[0], _load_vocabulary()
+    if run in vocabulary or not _STEM.search(run):
         return run
     best = [(0, 0)]  # number of words up to a place, and the place where the last word begins
     for end in range(1, len(run) + 1):
-        starts = [at for at in range(max(end - _LONGEST, 0), end - 1) if run[at:end] in known]
+        starts = [at for at in range(max(end - _LONGEST, 0), end - 1) if run[at:end] in vocabulary]
         best.append(min((best[at][0] + 1, at) for at in (*starts, end - 1)))
     words: list[str] = []
     end = len(run)
     while end:
         at = best[end][1]
-        if end - at == 1 and words and words[-1] not in known:
+        if end - at == 1 and words and words[-1] not in vocabulary:
             words[-1] = run[at] + words[-1]
         else:
             words.append(run[at:end])
         end = at
-    unknown = sum(len(word) for word in words if word not in known)
+    unknown = sum(len(word) for word in words if word not in vocabulary)
     return " ".join(reversed(words)) if unknown <= _UNKNOWN_SHARE * len(run) else run
 
 
@@ -342,7 +348,7 @@ def undo_tricks(text: str) -> tuple[str, str]:
     """
     text = _compose(text)
     # Identifiers of up to five words in camel case are code, and stay one word.
-    text = _CAMEL_CASE.sub(lambda found: re.sub(r"\B(?=[A-Z])", "·", found[0]), text).lower()
+    text = _CAMEL_CASE.sub(lambda match: re.sub(r"\B(?=[A-Z])", "·", match[0]), text).lower()
     names: dict[str, None] = {}
     for name, step in _STEPS:
         plain = step(text)

@@ -297,8 +297,8 @@ def find_signals(texts: Sequence[str]) -> list[set[str]]:
     data = [text.encode("utf-8", "replace") for text in texts]
     names: list[set[str]] = [set() for _ in texts]
     for signals in _load_signals():
-        for named, encoded in zip(names, data, strict=True):
-            named.update(signals.find(encoded))
+        for of_text, encoded in zip(names, data, strict=True):
+            of_text.update(signals.find(encoded))
     return names
 
 
@@ -346,7 +346,7 @@ def _view_parts(kind: ViewKind, source: str, parts: list[Part]) -> View | None:
     """Read all parts of one trick as one view; None if they hold no text."""
     pieces: list[str] = []
     starts: list[int] = []
-    kept: list[Part] = []
+    shown: list[Part] = []
     length = end = 0
     for part in sorted(parts, key=lambda part: (part.start, part.end)):
         text = part.text
@@ -354,18 +354,18 @@ def _view_parts(kind: ViewKind, source: str, parts: list[Part]) -> View | None:
             text = _decode_entities(_RUN.sub("", text)).text
         if not (text := normalise(text)):
             continue
-        between = "" if not kept else " " if part.start - end <= _NEAR else " . "
+        between = "" if not shown else " " if part.start - end <= _NEAR else " . "
         pieces += [between, text]
         starts.append(length + len(between))
-        kept.append(part)
+        shown.append(part)
         length, end = starts[-1] + len(text), max(end, part.end)
 
     def back(start: int, last: int) -> tuple[int, int]:
         first = max(bisect_right(starts, start) - 1, 0)
         final = max(bisect_right(starts, max(last - 1, start)) - 1, 0)
-        return kept[first].start, max(part.end for part in kept[first : final + 1])
+        return shown[first].start, max(part.end for part in shown[first : final + 1])
 
-    return View(kind, "".join(pieces), source, back) if kept else None
+    return View(kind, "".join(pieces), source, back) if shown else None
 
 
 def read_all(texts: Sequence[tuple[str, bool]]) -> list[Reading]:

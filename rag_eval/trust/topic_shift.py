@@ -65,16 +65,16 @@ def space_of(texts: Sequence[str]) -> Space:
     """Count the terms of documents and of their sentences, and fit the latent space."""
     from scipy.sparse import csr_array
 
-    found = [sentences_of(text) for text in texts]
-    spans = [one for sentences in found for one in sentences]
-    document_of = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in found])
+    of_texts = [sentences_of(text) for text in texts]
+    spans = [sentence for sentences in of_texts for sentence in sentences]
+    document_of = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in of_texts])
     wordings = [
-        texts[document][one.start : one.end]
-        for document, one in zip(document_of.tolist(), spans, strict=True)
+        texts[document][sentence.start : sentence.end]
+        for document, sentence in zip(document_of.tolist(), spans, strict=True)
     ]
     forms = [
-        (*form_of(wording), one.introduces_code)
-        for wording, one in zip(wordings, spans, strict=True)
+        (*form_of(wording), sentence.introduces_code)
+        for wording, sentence in zip(wordings, spans, strict=True)
     ]
     analyzer = Analyzer()
     closed = set(analyzer.index([" ".join(sorted(CLOSED_CLASS))])[0])
@@ -92,8 +92,8 @@ def space_of(texts: Sequence[str]) -> Space:
         documents,
         sentences,
         document_of.astype(np.int64),
-        np.array([one.start for one in spans], dtype=np.int64),
-        np.array([one.end for one in spans], dtype=np.int64),
+        np.array([sentence.start for sentence in spans], dtype=np.int64),
+        np.array([sentence.end for sentence in spans], dtype=np.int64),
         np.array(forms, dtype=np.float64).reshape(-1, len(SentenceForm._fields) + 1),
         idf,
         _project(documents, idf),
@@ -139,9 +139,9 @@ def _rows_of(matrix: Any) -> IntArray:
 def _count_elsewhere(space: Space, rows: IntArray) -> FloatArray:
     """Count the term of each entry of the sentences' matrix in the rest of its document."""
     n_terms = space.documents.shape[1]
-    held = _rows_of(space.documents) * n_terms + space.documents.indices
+    in_document = _rows_of(space.documents) * n_terms + space.documents.indices
     wanted = space.document_of[rows] * n_terms + space.sentences.indices
-    counts: FloatArray = _look_up(held, space.documents.data, wanted) - space.sentences.data
+    counts: FloatArray = _look_up(in_document, space.documents.data, wanted) - space.sentences.data
     return counts
 
 
@@ -155,13 +155,13 @@ def _is_known(space: Space, rows: IntArray, group_of: IntArray) -> BoolArray:
     marks = space.sentences @ np.random.default_rng(0).random(n_terms)
     kind = np.column_stack((group_of[space.document_of], marks))
     sentence = np.unique(kind, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
-    held = np.unique(sentence * n + space.document_of) // n
-    alike = np.bincount(held, minlength=int(sentence.max(initial=-1)) + 1)[sentence]
+    holders = np.unique(sentence * n + space.document_of) // n
+    alike = np.bincount(holders, minlength=int(sentence.max(initial=-1)) + 1)[sentence]
     entries = group_of[_rows_of(space.documents)] * n_terms + space.documents.indices
     keys, counts = np.unique(entries, return_counts=True)
     wanted = group_of[space.document_of[rows]] * n_terms + space.sentences.indices
-    known: BoolArray = _look_up(keys, counts.astype(np.float64), wanted) > alike[rows]
-    return known
+    is_known: BoolArray = _look_up(keys, counts.astype(np.float64), wanted) > alike[rows]
+    return is_known
 
 
 def _beyond(values: FloatArray, document_of: IntArray, n: int) -> FloatArray:
@@ -184,12 +184,12 @@ def _compare(space: Space) -> tuple[FloatArray, FloatArray]:
         vectors = space.sentences[part].astype(np.float32) @ space.projection
         first, last = int(document_of[0]), int(document_of[-1])
         documents = space.documents[first : last + 1].astype(np.float32) @ space.projection
-        own = normalize(vectors)
-        rest = normalize(documents[document_of - first] - vectors)
+        units = normalize(vectors)
+        remainders = normalize(documents[document_of - first] - vectors)
         inner = slice(low - part.start, high - part.start)
-        to_rest[low:high] = np.einsum("ij,ij->i", own, rest)[inner]
+        to_rest[low:high] = np.einsum("ij,ij->i", units, remainders)[inner]
         same = document_of[1:] == document_of[:-1]
-        pairs = np.where(same, np.einsum("ij,ij->i", own[1:], own[:-1]), 0.0)
+        pairs = np.where(same, np.einsum("ij,ij->i", units[1:], units[:-1]), 0.0)
         best = np.maximum(np.append(0.0, pairs), np.append(pairs, 0.0))
         neighbours[low:high] = best[inner]
     return to_rest, neighbours
@@ -300,7 +300,7 @@ def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
     enough = np.bincount(space.document_of) >= _LEAST_SENTENCES
     rows = np.flatnonzero((scores > limit) & enough[space.document_of])
     breaks = (np.diff(rows) > 1) | (np.diff(space.document_of[rows]) > 0)
-    found = []
+    findings = []
     for group in np.split(rows, np.flatnonzero(breaks) + 1) if len(rows) else ():
         best = group[int(np.argmax(scores[group]))]
         verbs = [verb for verb, holds in zip(_VERBS, space.forms[best], strict=True) if holds]
@@ -308,6 +308,6 @@ def topic_shift(texts: Sequence[str], groups: Sequence[str]) -> pd.DataFrame:
         numbers = f"score {scores[best]:.1f}, limit {limit[best]:.1f}"
         detail = f"a sentence {does} the rest of its document ({numbers})"
         place = int(space.starts[group[0]]), int(space.ends[group[-1]])
-        about = "topic_shift", "inside_document", "warning", detail
-        found.append((int(space.document_of[best]), *place, *about))
-    return make_frame(FINDINGS, found)
+        rule = "topic_shift", "inside_document", "warning", detail
+        findings.append((int(space.document_of[best]), *place, *rule))
+    return make_frame(FINDINGS, findings)
