@@ -67,6 +67,8 @@ class Verifier(ABC):
 
 # ---- Cross-encoders: one pass over evidence and sentence gives a score for each label
 
+_SHOWN = 300
+"""Characters shown of an error of the model."""
 OVERLAP = 8
 """A window of long evidence shares an eighth of the most tokens with the next window."""
 
@@ -145,11 +147,19 @@ class OnnxCrossEncoder(_CrossEncoder):
             raise self._unloadable(error) from error
 
     def _score(self, pairs: Sequence[Pair]) -> FloatArray:
-        encoded = list(_encode(self._model.tokenizer, pairs, self._settings.max_tokens))
+        model, most = self._model, self._settings.max_tokens
+        encoded = list(_encode(model.tokenizer, pairs, min(most, model.fixed_length or most)))
         scores = np.full(len(encoded), np.nan)
         windows = [window for _, window in encoded]
-        for batch, found in self._model.run(windows, lambda logits, _: self._softmax(logits)):
-            scores[batch] = found
+        try:
+            for batch, shares in model.run(windows, lambda logits, _: self._softmax(logits)):
+                scores[batch] = shares
+        except InputError:
+            raise
+        except Exception as error:  # onnxruntime raises many kinds, as for a batch of fixed size
+            accepted = "an ONNX file with a batch of any size, and inputs of a tokenizer"
+            message = f"{type(error).__name__}: {error}"
+            raise self._refuse("it cannot be run", message[:_SHOWN], accepted) from error
         return self._take_best(len(pairs), [row for row, _ in encoded], scores)
 
 

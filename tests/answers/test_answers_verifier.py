@@ -75,6 +75,16 @@ def test_sentence_without_room_for_evidence_fails_and_is_counted(tmp_path):
     assert verifier.failures == {"sentence_too_long": 1}
 
 
+def test_a_model_of_fixed_length_is_padded_and_one_of_fixed_batch_is_refused(tmp_path):
+    file = make_overlap_model(tmp_path / "fixed", WORDS, shape=("b", 24))
+    verifier = opened(tmp_path, {"kind": "onnx", "model": str(file)})
+    places = [FACT, OTHER, f"{FILLER * 50} {FACT}"]
+    assert verifier.score([FACT] * 3, places).round(2).tolist() == [1, 0, 1]
+    batch = make_overlap_model(tmp_path / "batch", WORDS, shape=(3, "s"))
+    problem = problem_of(tmp_path, {"kind": "onnx", "model": str(batch)})
+    assert (problem.code, problem.field) == ("verifier_unusable", "verifiers.own")
+
+
 def test_another_file_or_label_is_another_identity(tmp_path):
     first, label = onnx(tmp_path), onnx(tmp_path, entailment=0)
     same, file = onnx(tmp_path), onnx(tmp_path, labels=1)

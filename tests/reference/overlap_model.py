@@ -24,7 +24,7 @@ def make_tokenizer(words: str) -> Tokenizer:
     return tokenizer
 
 
-def make_graph(labels: int) -> bytes:
+def make_graph(labels: int, shape: tuple[int | str, int | str]) -> bytes:
     """Make a model whose logit of support is 20 x (share of known words - 0.5).
 
     With two labels, the first one has the opposite logit.
@@ -62,10 +62,10 @@ def make_graph(labels: int) -> bytes:
         nodes,
         "overlap",
         [
-            helper.make_tensor_value_info(name, TensorProto.INT64, ["b", "s"])
+            helper.make_tensor_value_info(name, TensorProto.INT64, shape)
             for name in (ids, types, mask)
         ],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", labels])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [shape[0], labels])],
         constants,
     )
     opset = [helper.make_opsetid("", 20)]
@@ -74,10 +74,12 @@ def make_graph(labels: int) -> bytes:
     return model.SerializeToString()
 
 
-def make_overlap_model(folder: Path, words: str, labels: int = 2) -> Path:
+def make_overlap_model(
+    folder: Path, words: str, labels: int = 2, shape: tuple[int | str, int | str] = ("b", "s")
+) -> Path:
     """Write the model and its tokenizer; return the model's file."""
     folder.mkdir(parents=True, exist_ok=True)
     make_tokenizer(words).save(str(folder / "tokenizer.json"))
     file = folder / "model.onnx"
-    file.write_bytes(make_graph(labels))
+    file.write_bytes(make_graph(labels, shape))
     return file

@@ -176,6 +176,8 @@ class OnnxModel:
 
     Three things make it several times faster than one call for each text. Texts are sorted by
     length. A batch is padded only to its longest text. Each core works on a batch of its own.
+    `fixed_length` is the number of tokens that a model accepts alone, which texts are padded to;
+    None for a model of any length.
     """
 
     def __init__(self, file: Path) -> None:
@@ -189,7 +191,10 @@ class OnnxModel:
         self._session = onnxruntime.InferenceSession(
             str(file), options, providers=["CPUExecutionProvider"]
         )
-        self._inputs = {one.name for one in self._session.get_inputs()}
+        inputs = {each.name: each.shape for each in self._session.get_inputs()}
+        self._inputs = inputs.keys()
+        length = [*inputs.get("input_ids", ()), None, None][1]
+        self.fixed_length = length if isinstance(length, int) else None
         self.tokenizer = Tokenizer.from_file(str(file.with_name("tokenizer.json")))
         padding = self.tokenizer.padding or {}
         known = map(self.tokenizer.token_to_id, ("[PAD]", "<pad>"))
@@ -214,7 +219,7 @@ class OnnxModel:
             yield from zip(batches, run(forward, batches), strict=True)
 
     def _forward(self, items: Sequence[Any]) -> tuple[Any, npt.NDArray[np.int64]]:
-        shape = len(items), max(map(len, items))
+        shape = len(items), self.fixed_length or max(map(len, items))
         feed = {name: np.zeros(shape, dtype=np.int64) for name in MODEL_INPUTS}
         feed["input_ids"][:] = self._pad
         for row, item in enumerate(items):
