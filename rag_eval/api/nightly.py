@@ -173,7 +173,7 @@ class ComparedMissRates(Tabular):
         return self._tables.tables[0].tex()
 
     def write(self, folder: str | Path) -> list[Path]:
-        """Write both tables as CSV and LaTeX, and `miss-rates.html`; return the paths."""
+        """Write both tables as CSV and LaTeX; return the paths."""
         return self._tables.write(Path(folder))
 
 

@@ -31,9 +31,9 @@ ORDER: Final = (
 
 REMOVED_COMMANDS: Final = {
     "baseline": "use `rag-eval gate --accept`",
-    "calibrate compare": "miss-rates.html of each report compares strategies",
+    "calibrate compare": "the page of each report compares strategies",
     "explain": "use `rag-eval show RUN --question ID`",
-    "miss-rates": "use rag_eval.compare_miss_rates in Python, or miss-rates.html of each report",
+    "miss-rates": "use rag_eval.compare_miss_rates in Python, or the page of each report",
     "outcome export": "read the table retrieval_outcomes of rag_eval.db with any SQL client",
     "outcome list": "read the table retrieval_outcomes of rag_eval.db with any SQL client",
     "review": "use `rag-eval view --drafts NAME`",

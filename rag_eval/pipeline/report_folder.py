@@ -3,18 +3,16 @@
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, json_part
-from rag_eval.reporting.metrics_report import MISS_RATES_PAGE, REPORT_FILE
+from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.report import Report
 from rag_eval.storage.files import atomic_path
 
 # ---- The report.
 
 PAGE, TABLES = "index.html", "tables"
-PAGES: Final = (PAGE, MISS_RATES_PAGE)
 EVIDENCE_FILE = "evidence-trust.jsonl"
 
 
@@ -52,9 +50,9 @@ def publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = Fals
         return
     top = evaluation.settings.reports
     # Neither may stand beside the report of another run.
-    for name in (*PAGES, EVIDENCE_FILE):
+    for name in (PAGE, EVIDENCE_FILE):
         (top / name).unlink(missing_ok=True)
-    for name in (REPORT_FILE, *PAGES, EVIDENCE_FILE):
+    for name in (REPORT_FILE, PAGE, EVIDENCE_FILE):
         if (evaluation.reports / name).is_file():
             with atomic_path(top / name) as partial:
                 shutil.copyfile(evaluation.reports / name, partial)

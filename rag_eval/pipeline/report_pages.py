@@ -11,14 +11,13 @@ from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.report_folder import (
     EVIDENCE_FILE,
     PAGE,
-    PAGES,
     TABLES,
     MetricsReport,
     publish,
 )
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.reporting.html.page import Built, build
-from rag_eval.reporting.metrics_report import MISS_RATES_PAGE, REPORT_FILE, dumps
+from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.questions import SUMMARY_FILE, slim, unpacked
@@ -43,24 +42,22 @@ class HtmlReport(Result):
 
 @Stage("html_report", "reporting", stores=("reports",), live=True, kinds=("html",))
 def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlReport:
-    """Write index.html and miss-rates.html, which open from disk, and tables as CSV and LaTeX."""
+    """Write index.html, which opens from disk, and tables as CSV and LaTeX."""
     report, place = retrieval_metrics_report.report, work.evaluation.reports
     if not work.settings.html_report:
         return HtmlReport(content_hash=report.content_hash, about={})
     with work.progress.step("Writing the HTML report"):
         built = built_page(report.dump(), _questions_of(work, retrieval_metrics_report))
         tables = MissRateTables([report]).files()
-        pages = {PAGE: built.html, MISS_RATES_PAGE: tables.pop(MISS_RATES_PAGE)}
         (place / TABLES).mkdir(parents=True, exist_ok=True)
         written = {f"{TABLES}/{name}": text for name, text in (dict(built.files) | tables).items()}
-        written |= pages
+        written[PAGE] = built.html
         for name, text in written.items():
             write_text(place / name, text)
     publish(work.evaluation, map(place.joinpath, written))
     folder = place.resolve()
     places: dict[str, str | int] = {
         "page": str(folder / PAGE),
-        "miss_rates": str(folder / MISS_RATES_PAGE),
         "page_bytes": (folder / PAGE).stat().st_size,
         "tables": str(folder / TABLES),
         "viewer": f"http://127.0.0.1:{VIEW_PORT}/runs/{report.run_id}/",
@@ -86,7 +83,7 @@ def _questions_of(work: Work, written: MetricsReport) -> Artifact | None:
 
 RECORDED: Final = (
     REPORT_FILE,
-    *PAGES,
+    PAGE,
     *("measures.csv", "per-query.parquet", EVIDENCE_FILE),
     *("answers.jsonl", "auditable-answers.jsonl", "citations.jsonl"),
 )

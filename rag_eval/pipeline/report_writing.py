@@ -26,7 +26,7 @@ from rag_eval.pipeline.history import (
 from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
-from rag_eval.pipeline.report_folder import EVIDENCE_FILE, PAGES, TABLES, MetricsReport, publish
+from rag_eval.pipeline.report_folder import EVIDENCE_FILE, PAGE, TABLES, MetricsReport, publish
 from rag_eval.pipeline.report_parts import REPORTED, join_fields, judge_draft
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import Results, Stage, Work
@@ -55,7 +55,8 @@ ANSWER_FILES: Final = (
     *("auditable-answers.jsonl", "events.log", "traces.log"),
 )
 REPLACED: Final = (
-    *("run-*.trec.gz", "reliability.svg", *PAGES, f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
+    *("run-*.trec.gz", "reliability.svg", "miss-rates.html", PAGE),
+    *(f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
     *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
 )
 """Files that every run writes anew, or removes."""

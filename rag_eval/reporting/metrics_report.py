@@ -49,7 +49,6 @@ _UNPRINTABLE = re.compile(
 )
 
 REPORT_FILE = "retrieval-metrics.json"
-MISS_RATES_PAGE: Final = "miss-rates.html"
 
 VOLATILE: Final = frozenset(
     "cacheHitRate cacheHitRate_reason calibration code content_hash drift embeddings history "

@@ -1,4 +1,4 @@
-"""Compare calibrated miss rates over gold sets and nights: rows, frames, files and a page.
+"""Compare calibrated miss rates over gold sets and nights: rows, frames and files.
 
 A row of figures stands for one strategy, target and K of one report, a row of differences for one
 pair of strategies.
@@ -16,8 +16,7 @@ import pandas as pd
 from rag_eval.core.records import Absent, CountedInterval, Estimate, Interval, PairedDelta
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.paired import holm
-from rag_eval.reporting.html.page import build_comparison
-from rag_eval.reporting.metrics_report import MISS_RATES_PAGE, csv_text
+from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Cursor, Table
 from rag_eval.storage.files import write_text
@@ -84,7 +83,7 @@ class MissRateTables:
 
     @functools.cached_property
     def tables(self) -> tuple[Table, Table]:
-        """Figures and differences as tables of a page; gold set and night are named if several."""
+        """Figures and differences as tables; gold set and night are named if several."""
         several = [
             f"{key.replace('_', ' ')} = {key}"
             for key in ("gold_set", "night")
@@ -111,14 +110,11 @@ class MissRateTables:
         return figures, differences
 
     def files(self) -> dict[str, str]:
-        """Write the tables as CSV and LaTeX, and the page that holds both: name -> text."""
-        forms = {
-            table.name: {"csv": csv_text(frame), "tex": table.tex()}
-            for table, frame in zip(self.tables, self.frames(), strict=True)
-        }
-        page = build_comparison(self.reports, self.tables, forms)
-        texts = {f"{name}.{end}": both[end] for name, both in forms.items() for end in both}
-        return {MISS_RATES_PAGE: page, **texts}
+        """Write the tables as CSV and LaTeX: name -> text."""
+        files = dict[str, str]()
+        for table, frame in zip(self.tables, self.frames(), strict=True):
+            files |= {f"{table.name}.csv": csv_text(frame), f"{table.name}.tex": table.tex()}
+        return files
 
     def write(self, folder: Path) -> list[Path]:
         """Write the files into a folder, which is made if it does not exist."""

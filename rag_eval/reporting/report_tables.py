@@ -437,6 +437,23 @@ def miss_rates(page: Page) -> Table:
     return page.table("miss-rates", caption, columns, rows)
 
 
+def misses_at_cutoffs(page: Page) -> Table:
+    """Show the observed misses of both targets at every K."""
+    columns = """strategy | target | K = k | observed = . | questions = n_scored
+        | effective = n_effective :1"""
+    rows = sorted(page.report["uncertainty"]["cutoffs"], key=lambda row: row["k"].value)
+    rows.sort(key=lambda row: row["target"].value != page.report["uncertainty"]["target"].value)
+    return page.table("miss-rates-by-k", "Observed misses by target and K", columns, rows)
+
+
+def paired_misses(page: Page) -> Table:
+    """Show the paired differences of observed misses."""
+    columns = f"""strategy = a | against = b | target | K = k | {PAIRED} | p
+        | detectable = minimum_detectable"""
+    caption = "Paired differences of observed misses, on the same questions"
+    return page.table("paired-misses", caption, columns, page.report["uncertainty"]["pairs"])
+
+
 def unmet_conditions(page: Page) -> Table:
     """Show the conditions that the next higher status lacks, and those of stale."""
     rows = []

@@ -299,8 +299,6 @@ class Viewer:
             Route("/", self.list_runs),
             Route("/runs/{run_id}/", self.show_run),
             Route("/runs/{run_id}/report", self.show_report),
-            Route("/runs/{run_id}/index.html", self.show_report),  # as the page of miss rates links
-            Route("/runs/{run_id}/miss-rates.html", self.show_miss_rates),
             Route("/runs/{run_id}/explorer/{part}.json", self.explorer_part),
             Route("/feedback", self.feedback, methods=["POST"]),
         ]
@@ -347,14 +345,6 @@ class Viewer:
         return self._show_page(
             run, lambda: built_page(run.report().dump(), run.artifact("explorer")).html
         )
-
-    def show_miss_rates(self, request: Request) -> Response:
-        """Answer GET /runs/ID/miss-rates.html with the page of miss rates, in a sandbox."""
-        from rag_eval.reporting.metrics_report import MISS_RATES_PAGE
-        from rag_eval.reporting.miss_rates import MissRateTables
-
-        run = self._run(request)
-        return self._show_page(run, lambda: MissRateTables([run.report()]).files()[MISS_RATES_PAGE])
 
     def _show_page(self, run: KeptRun, build: Callable[[], str]) -> Response:
         try:

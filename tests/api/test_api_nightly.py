@@ -54,11 +54,11 @@ def test_miss_rates_are_compared_as_the_protocol_does(evaluated, monkeypatch, pr
     names: dict[str, rag_eval.ComparedMissRates] = {}
     exec(compile(code, "protocol.md", "exec"), names)  # noqa: S102 - our own documentation
     assert r"miss\_any" in capsys.readouterr().out
-    page = (evaluated.root / "comparison" / "miss-rates.html").read_text("utf-8")
+    written = (evaluated.root / "comparison" / "calibrated-miss-rates.tex").read_text("utf-8")
     found = names["found"].table.query("strategy == 'bm25' and target == 'miss_any' and k == 10")
     assert len(found) == 2
     observed = names["found"].table["observed"].iloc[0]
-    assert f"{observed:.3f}" in page
+    assert f"{observed:.3f}" in written
     columns = (project_root / "docs" / "protocol.md").read_text("utf-8")
     for name in re.findall(r"^\| `(\w+)`(?:, `(\w+)`)? \|", columns, re.MULTILINE):
         assert {*filter(None, name)} <= {*names["found"].table, *names["found"].differences}

@@ -34,12 +34,6 @@ def test_the_report(hostile, visit, axe, look):
     assert accessibility(seen, axe) == []
 
 
-def test_the_page_of_miss_rates(hostile, visit, axe, look):
-    seen = visit(hostile.folder / "miss-rates.html", **look, unguarded=True)
-    assert accessibility(seen, axe) == []
-    assert overflow(seen.page) == []
-
-
 def test_an_open_question(hostile, visit, axe, look):
     question = next(
         question

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from rag_eval.core.types import MAX_NOTE, Feedback
+from rag_eval.uncertainty.outcome_records import MAX_NOTE, Feedback
 
 ASSETS = files("rag_eval.reporting.html") / "assets"
 SCRIPTS = ("explorer.js", "downloads.js")

@@ -7,8 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.core.records import HARDLY_SUPPORTED
-from rag_eval.reporting.metrics_report import MISS_RATES_PAGE
 from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.report import Report
 
@@ -122,21 +120,9 @@ def test_files_hold_the_frames(read, tmp_path):
         assert r"miss\_any" in (tmp_path / "new" / f"{name}.tex").read_text("utf-8")
 
 
-def test_a_gold_set_that_hardly_supports_an_interval_is_named(report):
-    for few in (False, True):
-        for one in report["uncertainty"]["cutoffs"]:
-            one["n_effective"] = 4.9 if few else 5.0
-        page = MissRateTables([Report.model_validate(report)]).files()[MISS_RATES_PAGE]
-        assert (HARDLY_SUPPORTED in page) == few
-
-
-def test_a_reason_from_outside_is_text_everywhere(report):
+def test_a_reason_from_outside_is_no_formula(report):
     report["uncertainty"]["strategies"]["bm25"]["stated"] = {"value": None, "reason": HOSTILE}
     files = MissRateTables([Report.model_validate(report)]).files()
-    page = files[MISS_RATES_PAGE]
-    assert "<script>alert" not in page
-    assert "\u202e" not in page
-    assert "=&lt;script&gt;alert(1)&lt;/script&gt;[U+202E]" in page
     reasons = pd.read_csv(io.StringIO(files["calibrated-miss-rates.csv"]))["reason"].dropna()
     assert reasons.str.startswith("'=").any()
     assert not reasons.str.startswith("=").any()

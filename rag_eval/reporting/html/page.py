@@ -5,18 +5,16 @@ import dataclasses
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.core.records import FEW_EFFECTIVE, HARDLY_SUPPORTED
 from rag_eval.reporting.html.drawing import bars
 from rag_eval.reporting.html.elements import environment
 from rag_eval.reporting.html.panel import Page, Panel, lost_steps
 from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, trust
-from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Cursor, Table
 
 
@@ -136,32 +134,6 @@ def build(
     html = environment().get_template("page.html").render(context)
     files = {f"{name}.{end}": text for name, both in forms.items() for end, text in both.items()}
     return Built(html, files)
-
-
-def build_comparison(
-    reports: Sequence[Report],
-    tables: Sequence[Table],
-    forms: Mapping[str, Mapping[str, str]],
-) -> str:
-    """Build the page that compares miss rates; `forms` holds the CSV and LaTeX of its tables."""
-    script, style = asset("downloads.js"), asset("page.css")
-    packed = gzip.compress(json.dumps(forms, sort_keys=True).encode(), mtime=0)
-    context = {
-        "gold_sets": list(dict.fromkeys(report.gold.name for report in reports)),
-        "reports": reports,
-        "few": [
-            report.gold.name
-            for report in reports
-            if any(one.n_effective < FEW_EFFECTIVE for one in report.uncertainty.cutoffs)
-        ],
-        "hardly_supported": HARDLY_SUPPORTED,
-        "tables": tables,
-        "policy": _policy(script, style),
-        "script": Markup(script),  # noqa: S704 - our own files
-        "style": Markup(style),  # noqa: S704 - our own files
-        "block": _block("tables", packed),
-    }
-    return environment().get_template("comparison.html").render(context)
 
 
 def _render_panel(name: str, page: Page) -> tuple[Panel, Markup]:

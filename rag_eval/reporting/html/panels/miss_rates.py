@@ -178,6 +178,8 @@ def panel(page: Page) -> Panel:
     }
     shown = {
         "rates": tables.miss_rates(page),
+        "cutoffs": tables.misses_at_cutoffs(page),
+        "pairs": tables.paired_misses(page),
         "status": tables.unmet_conditions(page),
         "quality": tables.miss_rate_quality(page),
         "conformal": tables.conformal(page),
