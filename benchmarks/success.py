@@ -21,7 +21,7 @@ import pandas as pd
 from rich.console import Console
 from timing import ROOT, data_folder
 
-from rag_eval.core.parts import Embedding
+from rag_eval.core.fields import Embedding
 from rag_eval.core.records import NOT_SCORED, Absent, Estimate, Triple
 from rag_eval.core.settings import Settings, telemetry_off
 from rag_eval.core.strategy import Strategy

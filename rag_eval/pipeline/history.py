@@ -19,7 +19,7 @@ from pydantic import Field, InstanceOf, ValidationError
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, format_count, quoted
-from rag_eval.core.parts import Name
+from rag_eval.core.fields import Name
 from rag_eval.core.records import (
     Because,
     Count,

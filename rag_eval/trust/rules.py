@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import re2
 
-from rag_eval.core.parts import Part
+from rag_eval.core.fields import Part
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.phrases import SCRIPTS, Lists, compile_phrases, needed_words
 from rag_eval.trust.spelling import load_words

@@ -30,7 +30,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.parts import Id
+from rag_eval.core.fields import Id
 from rag_eval.core.records import Estimate
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import GoldSource
