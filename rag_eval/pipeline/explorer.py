@@ -19,9 +19,8 @@ from rag_eval.pipeline.answer_stages import Answered
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
 from rag_eval.pipeline.measure_stages import StabilityMeasures
-from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
-from rag_eval.pipeline.runner import Work
+from rag_eval.pipeline.runner import Result, Work
 from rag_eval.pipeline.scored_runs import ScoredRuns
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.reporting.questions import (
@@ -275,7 +274,7 @@ class Explored:
     corpus_chunks: CorpusChunks
     evidence_trust: EvidenceTrust
     stability_measures: StabilityMeasures
-    miss_rate_claims: MissRateClaims
+    miss_rate_claims: Result
     missed_questions: MissedQuestions
     answered: Answered | None
 
@@ -506,7 +505,9 @@ def _keep_questions(work: Work, data: Explored) -> Artifact:
         n = len(runs.gold.queries)
         with work.progress.step("Writing the explorer", n, "questions") as advance:
             wordings = _order_wordings(runs.gold)
-            retrievals = _list_retrievals(runs, wordings, data.miss_rate_claims.claims)
+            retrievals = _list_retrievals(
+                runs, wordings, data.miss_rate_claims.artifact.frame("claims")
+            )
             answers, columns = _list_answers(runs, data.answered)
             parts: dict[str, object] = {"base": _summarize(data, retrievals, columns)}
             questions = _write_questions(data, wordings, retrievals, answers)
