@@ -1,8 +1,8 @@
-"""Measure how well support tells supported sentences from others, and its throughput.
+"""Measure how well support tells supported sentences from others.
 
 support.py                 on the judged half of the questions
 support.py --development   on the other half, where weights and limits are chosen
-support.py --only markers  one part: sets, markers or speed
+support.py --only markers  one part: sets or markers
 
 sets: expertqa has claims of real systems that experts found supported or not by the cited text. The
 others have sentences that people wrote or found supported, against the evidence of another question
@@ -19,7 +19,6 @@ import hashlib
 import itertools
 import re
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,6 @@ from typing import NamedTuple
 import numpy as np
 from timing import data_folder, emit, indexed_text, json_lines, skipped
 
-from rag_eval.corpus import chunking
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.citation_support import citation_support
 from rag_eval.measures.support import FUNCTION_WORDS, Groundedness, answer_sentences, groundedness
@@ -38,7 +36,7 @@ import cited_answers
 HEADER = re.compile(r"\s*\[\d+\]\s*\S+\s*")
 """Number and address in front of the text of ExpertQA's evidence."""
 QUOTED = re.compile(r"\[ ?\d+ |\]")
-SHORTEST, MANY, SEED, RESAMPLES, BAR_S = 40, 10, 13, 2000, 20.0
+SHORTEST, MANY, SEED, RESAMPLES = 40, 10, 13, 2000
 CLAUSE = 8
 """Words of an invented clause."""
 
@@ -224,22 +222,10 @@ def measure_markers(data: Path) -> None:
         emit("markers", set=name, n=len(rows), auroc=auroc(score, right, groups), **rates)
 
 
-def measure_speed(data: Path) -> None:
-    """Time 4,000 sentences, four of each answer, against the ten texts of each answer."""
-    texts = [row["text"] for row in json_lines(data / "scifact" / "corpus.jsonl")]
-    contexts = [[texts[(at * MANY + n) % len(texts)] for n in range(MANY)] for at in range(1000)]
-    answers = [
-        " ".join(text[slice(*chunking.spans(text)[0])] for text in shown[:4]) for shown in contexts
-    ]
-    started = time.process_time()
-    groundedness(answers, contexts)
-    emit("support_speed", sentences=4000, cpu_s=time.process_time() - started, bar=BAR_S)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--development", action="store_true")
-    parser.add_argument("--only", choices=("sets", "markers", "speed"))
+    parser.add_argument("--only", choices=("sets", "markers"))
     chosen, data = parser.parse_args(), data_folder()
     if data is None:
         skipped("support", "the public data is not there; set RAG_EVAL_TEST_DATA")
@@ -248,8 +234,6 @@ def main() -> None:
         measure_set(name, [p for p in pairs if is_judged(p.question) != chosen.development])
     if chosen.only in (None, "markers"):
         measure_markers(data)
-    if chosen.only in (None, "speed"):
-        measure_speed(data)
 
 
 if __name__ == "__main__":

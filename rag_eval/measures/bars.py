@@ -42,22 +42,24 @@ def fit_bar(labels: Sequence[Label]) -> FittedBar:
     A fold holds whole questions. Raises ValueError with fewer than two questions that have
     supported sentences, or fewer than two with others.
     """
-    sentences, texts = [one.sentence for one in labels], [one.texts for one in labels]
+    sentences, texts = [label.sentence for label in labels], [label.texts for label in labels]
     score = np.nan_to_num(groundedness(sentences, texts).value)
-    is_supported = np.array([one.supported for one in labels], dtype=bool)
+    is_supported = np.array([label.supported for label in labels], dtype=bool)
     for name, rows in (("supported", is_supported), ("other", ~is_supported)):
-        n = len({label.question for label, is_one in zip(labels, rows, strict=True) if is_one})
+        n = len(
+            {label.question for label, is_of_kind in zip(labels, rows, strict=True) if is_of_kind}
+        )
         if n < 2:  # noqa: PLR2004 - one to fit and one to judge
             raise ValueError(f"labels: {n} questions with {name} sentences; accepted: 2 or more")
-    _, question = np.unique([one.question for one in labels], return_inverse=True)
+    _, question = np.unique([label.question for label in labels], return_inverse=True)
     fold = np.random.default_rng(0).permutation(int(question.max()) + 1)[question] % _FOLDS
-    judged = np.zeros(len(labels), dtype=bool)
+    passes = np.zeros(len(labels), dtype=bool)
     for number in range(_FOLDS):
         rows = fold == number
-        judged[rows] = score[rows] >= _best_bar(score[~rows], is_supported[~rows])
+        passes[rows] = score[rows] >= _best_bar(score[~rows], is_supported[~rows])
     return FittedBar(
         _best_bar(score, is_supported),
-        _accuracy(judged, is_supported),
+        _accuracy(passes, is_supported),
         _accuracy(score >= BAR, is_supported),
         len(labels),
     )
@@ -71,6 +73,6 @@ def _best_bar(score: FloatArray, is_supported: BoolArray) -> float:
     return float(bars[int(np.argmax(accuracy))])
 
 
-def _accuracy(judged: BoolArray, is_supported: BoolArray) -> float:
-    rates = [judged[is_supported].mean(), 1 - judged[~is_supported].mean()]
+def _accuracy(passes: BoolArray, is_supported: BoolArray) -> float:
+    rates = [passes[is_supported].mean(), 1 - passes[~is_supported].mean()]
     return float(np.mean(rates)) if 0 < is_supported.sum() < len(is_supported) else 0.0

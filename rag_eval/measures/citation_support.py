@@ -98,7 +98,7 @@ def citation_support(
             )
     row = itertools.count()
     return [
-        [weakest[at] for at in itertools.islice(row, len(own)) if at in weakest] for own in listed
+        [weakest[at] for at in itertools.islice(row, len(part)) if at in weakest] for part in listed
     ]
 
 
@@ -144,28 +144,28 @@ def exchanged_words(sentence: str, passage: str) -> tuple[str, str] | None:
     >>> exchanged_words("20 crowns were paid to Oslo by Bergen.", "Bergen paid 20 crowns to Oslo.")
     """
     stem = Analyzer().stem
-    own, other = (
+    here, there = (
         [stem(word) for word in WORD.findall(text.lower()) if word not in _IDLE]
         for text in (sentence, passage)
     )
-    own = own[:_MOST_WORDS]
-    if own.count("by") != other.count("by"):
+    here = here[:_MOST_WORDS]
+    if here.count("by") != there.count("by"):
         return None
-    shared = Counter(own) & Counter(other)
-    own, other = (_take(words, shared) for words in (own, other))
-    if own == other:
+    shared = Counter(here) & Counter(there)
+    here, there = (_take(words, shared) for words in (here, there))
+    if here == there:
         return None
-    same = [one == two for one, two in zip(own, other, strict=True)]
+    same = [left == right for left, right in zip(here, there, strict=True)]
     low, high = same.index(False), len(same) - same[::-1].index(False)
-    before, after = own[:low], own[high:]
-    own, other = own[low:high], other[low:high]
-    for a in range(1, len(own) - 1):
-        for b in range(1, len(own) - a):
-            middle = own[a:-b]
+    before, after = here[:low], here[high:]
+    here, there = here[low:high], there[low:high]
+    for a in range(1, len(here) - 1):
+        for b in range(1, len(here) - a):
+            middle = here[a:-b]
             # `A m B m` in place of `B m A m` moves clauses
             repeats = middle in (before[-len(middle) :], after[: len(middle)])
-            if not repeats and other == own[-b:] + middle + own[:a]:
-                return " ".join(own[:a]), " ".join(own[-b:])
+            if not repeats and there == here[-b:] + middle + here[:a]:
+                return " ".join(here[:a]), " ".join(here[-b:])
     return None
 
 
@@ -252,5 +252,5 @@ def _read_span(span: CitedSpan, evidence: Sequence[Evidence]) -> str:
     start, end = span.start - chunk.offsets.start, span.end - chunk.offsets.start
     if start <= 0 and len(chunk.text) <= end:
         return chunk.text
-    touched = [one for one in sentences.spans(chunk.text) if one[0] < end and start < one[1]]
+    touched = [part for part in sentences.spans(chunk.text) if part[0] < end and start < part[1]]
     return chunk.text[touched[0][0] : touched[-1][1]] if touched else ""

@@ -207,7 +207,7 @@ def _number_conflicts(pair: _Pair) -> Iterator[Conflict]:
         return [(at, at) for at, other in enumerate(text.values) if other == value]
 
     others = [
-        (at, at) for at, one in enumerate(window.values) if one and one not in sentence.values
+        (at, at) for at, other in enumerate(window.values) if other and other not in sentence.values
     ]
     for at, value in enumerate(sentence.values):
         if value:
