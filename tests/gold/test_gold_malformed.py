@@ -162,5 +162,5 @@ def test_a_fault_says_what_is_accepted(tmp_path):
     )
     assert found["level"][1:] == ("spam", "document, section, span")
     assert "did you mean level?" in found["levle"][0]
-    assert found["levle"][2].startswith("name, version, description, corpus, k, depth")
+    assert found["levle"][2].startswith("name, version, corpus, k, depth")
     assert sorted(found) == ["level", "levle", "strategies[0].kind"]
