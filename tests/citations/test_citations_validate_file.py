@@ -112,8 +112,8 @@ def test_homes_without_a_whole_run_are_refused(ran, tmp_path):
     whole = json.loads(kept.read_text(encoding="utf-8"))
     kept.write_text(json.dumps({**whole, "artifacts": {}}), encoding="utf-8")
     assert code_of(live_index, Home(project.home)) == "run_incomplete"
-    kept.write_text("{", encoding="utf-8")
-    assert code_of(live_index, Home(project.home)) == "run_unreadable"
+    kept.write_text("{", encoding="utf-8")  # a run that cannot be read is left out
+    assert code_of(live_index, Home(project.home)) == "run_not_found"
 
 
 def test_answers_are_read_and_markers_give_the_segments(ran):
