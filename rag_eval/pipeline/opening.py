@@ -164,7 +164,6 @@ def open_recorded(
     config = GoldSetConfig.model_validate(
         {
             "name": _make_name(stem),
-            "description": "recorded outputs; the contexts are the corpus",
             "corpus": {"loader": "recorded", "path": outputs.name},
             "k": (1, 5, 10, 20),
             "seeds": (13,),
