@@ -152,9 +152,9 @@ def _calibrate(judged: Judged, task: Task) -> Calibration:
         unlabelled=judged.unlabelled,
     )
     repeats = min(REPEATS, PREDICTIONS // len(labelled))
-    own = model.predict(labelled.signals, labelled.names, judged.group_ids)
+    of_folds = model.predict(labelled.signals, labelled.names, judged.group_ids)
     further = cross_validate(labelled, prior=prior, repeats=repeats, seed=seed)
-    predictions = np.vstack([own[None], further])
+    predictions = np.vstack([of_folds[None], further])
     validation = validate(labelled, predictions, checked_together=together, seed=seed)
     has_guess = np.isfinite(judged.heuristic)
     guessed, baseline = labelled.take(has_guess), None

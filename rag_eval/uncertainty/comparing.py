@@ -58,9 +58,9 @@ class Misses:
         Hampel (1974), JASA 69:383-393.
         """
         error = self.squared_error if rows is None else np.where(rows, self.squared_error, np.nan)
-        known = ~np.isnan(error)
-        n = max(int(known.sum()), 1)
-        mean, rate = error[known].sum() / n, self.missed[known].sum() / n
+        has_error = ~np.isnan(error)
+        n = max(int(has_error.sum()), 1)
+        mean, rate = error[has_error].sum() / n, self.missed[has_error].sum() / n
         base = rate * (1 - rate)
         if base <= _ROUNDING:
             return np.full(len(error), np.nan)

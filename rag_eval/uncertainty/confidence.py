@@ -118,8 +118,10 @@ def reported_confidence(reported: float | None, system: str) -> Confidence:
     if reported is None:
         return Absent(reason="insufficient_data")
     basis = "reported by the system that answered, not checked here"
-    stated = Bounded(low=0.0, high=reported, basis=basis, citation=system)
-    return Derived(value=reported, formula="as reported by the system", inputs={"reported": stated})
+    bounded = Bounded(low=0.0, high=reported, basis=basis, citation=system)
+    return Derived(
+        value=reported, formula="as reported by the system", inputs={"reported": bounded}
+    )
 
 
 def final_confidence(synthesis: Confidence, miss: MissRate) -> Derived:
@@ -434,19 +436,19 @@ class UncertainRetrieval:
         """Describe the miss rate in JSON values, with a reason for each null."""
         miss = self.miss_rate
         why = "the retrieval failed" if miss.value is None else NO_INTERVAL
-        found: Line = {}
+        fields: Line = {}
         for name, value in (
             ("value", miss.value),
             ("ci_low", miss.ci_low),
             ("ci_high", miss.ci_high),
             ("heuristic_v0", self.heuristic_v0),
         ):
-            found |= _nullable(name, math.nan if value is None else value, why)
-        found |= {name: getattr(miss, name) for name in ("target", "k", "status", "calibrator")}
-        found |= {"similar_judged": self.similar_judged, "gold_source": miss.gold_source}
+            fields |= _nullable(name, math.nan if value is None else value, why)
+        fields |= {name: getattr(miss, name) for name in ("target", "k", "status", "calibrator")}
+        fields |= {"similar_judged": self.similar_judged, "gold_source": miss.gold_source}
         if not miss.gold_source:
-            found["gold_source_reason"] = "it is based on no outcome"
-        return found
+            fields["gold_source_reason"] = "it is based on no outcome"
+        return fields
 
 
 def describe_document(chunk_id: str, doc_id: str, rank: int, score: float, text: str) -> Line:

@@ -73,8 +73,8 @@ class Prior(Stored):
 
     def over(self, names: Sequence[str]) -> FloatArray:
         """Return the coefficients of `names` in their order; 0 for an unknown signal."""
-        known = dict(zip(self.names, self.coefficients, strict=True))
-        return np.array([known.get(name, 0.0) for name in names])
+        by_name = dict(zip(self.names, self.coefficients, strict=True))
+        return np.array([by_name.get(name, 0.0) for name in names])
 
 
 @functools.cache
@@ -174,17 +174,19 @@ def fit_head(
     missed, p = labelled.missed, labelled.signals.shape[1]
     weight = _effective(labelled.weight)
     rate = float((weight @ missed + 0.5) / (weight.sum() + 1))
-    seen = labelled.signals if unlabelled is None else np.vstack([labelled.signals, unlabelled])
-    scaled = fit_scaling(seen)
+    every_signal = (
+        labelled.signals if unlabelled is None else np.vstack([labelled.signals, unlabelled])
+    )
+    scaled = fit_scaling(every_signal)
     if missed.all() or not missed.any():
         level = float(np.log(rate) - np.log1p(-rate))
         return Head(labelled.names, *scaled, level, np.zeros(p), rate, 0.0)
     from sklearn.linear_model import LogisticRegression
 
     z = scaled.z(labelled.signals)
-    penalty, known = _penalty(prior, p), _direction(prior, labelled.names)
+    penalty, direction = _penalty(prior, p), _direction(prior, labelled.names)
     # The penalty falls on the coefficient, so a column that is c times larger has 1 / c**2 of it.
-    wide = known * np.sqrt(penalty / SLOPE_PENALTY)
+    wide = direction * np.sqrt(penalty / SLOPE_PENALTY)
     model = LogisticRegression(C=1 / penalty, solver="newton-cholesky")
     model.fit(np.column_stack([z, z @ wide]), missed, sample_weight=weight)
     coefficients = model.coef_[0, :p] + model.coef_[0, p] * wide
@@ -205,8 +207,8 @@ def _direction(prior: Prior | None, names: Sequence[str]) -> FloatArray:
 
 def _expected_spread(prior: Prior | None, names: Sequence[str]) -> FloatArray:
     """Return the covariance of the coefficients before any outcome, [p, p]."""
-    known = _direction(prior, names)
-    shared = np.outer(known, known) / SLOPE_PENALTY
+    direction = _direction(prior, names)
+    shared = np.outer(direction, direction) / SLOPE_PENALTY
     return np.asarray(np.eye(len(names)) / _penalty(prior, len(names)) + shared)
 
 
@@ -244,10 +246,10 @@ def _earn_trust(scores: FloatArray, group: IntArray, spread: FloatArray) -> floa
     by_group = np.zeros((int(code.max()) + 1, scores.shape[1]))
     np.add.at(by_group, code, scores)
     total, weighted = by_group.sum(axis=0), by_group @ spread
-    own = (weighted * by_group).sum(axis=1)
-    agreement = total @ spread @ total - own.sum()
+    alone = (weighted * by_group).sum(axis=1)
+    agreement = total @ spread @ total - alone.sum()
     inner = by_group.T @ weighted
-    deviation = np.sqrt(max(2 * float((inner * inner.T).sum() - (own**2).sum()), 0.0))
+    deviation = np.sqrt(max(2 * float((inner * inner.T).sum() - (alone**2).sum()), 0.0))
     return 1 - (DOUBT * deviation / agreement) ** 2 if agreement > DOUBT * deviation else 0.0
 
 
@@ -415,7 +417,7 @@ def cross_validate(
     for row, rng in zip(result, np.random.default_rng(seed).spawn(repeats), strict=True):
         fold = _deal_folds(labelled.group, rng)
         for number in range(int(fold.max()) + 1):
-            held = fold == number
-            head = fit_head(labelled.take(~held), prior=prior)
-            row[held] = head.predict(labelled.signals[held], labelled.names)
+            held_out = fold == number
+            head = fit_head(labelled.take(~held_out), prior=prior)
+            row[held_out] = head.predict(labelled.signals[held_out], labelled.names)
     return result

@@ -63,12 +63,12 @@ class CorpusWords:
         The spelling is empty if every word of the term is too long. Of equally frequent spellings
         the first in the alphabet wins.
         """
-        seen: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for text in self.table.texts:
-            seen.update(words(text))
-        for word in [word for word in seen if len(word) > MAX_WORD_CHARS or word in STOP_WORDS]:
-            del seen[word]
-        ranked = [word for word, _ in sorted(seen.items(), key=lambda item: (-item[1], item[0]))]
+            counts.update(words(text))
+        for word in [word for word in counts if len(word) > MAX_WORD_CHARS or word in STOP_WORDS]:
+            del counts[word]
+        ranked = [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
         surface = [""] * self.space.n_terms
         for word, row in zip(ranked, self.table.query_terms(ranked), strict=True):
             if len(row) == 1 and row[0] < len(surface) and not surface[row[0]]:
@@ -213,9 +213,9 @@ class ChatSuggester:
             return _read_suggestion(kind, question, reply), "bad_suggestion"
 
         with ThreadPoolExecutor(self._threads) as pool:
-            found = list(pool.map(ask, questions, snippets))
-        self.failed.update(code for text, code in found if not text)
-        return [text for text, _ in found]
+            replies = list(pool.map(ask, questions, snippets))
+        self.failed.update(code for text, code in replies if not text)
+        return [text for text, _ in replies]
 
 
 def _write_prompt(kind: SuggestionKind, question: str, snippets: Sequence[str]) -> list[Message]:
@@ -245,8 +245,8 @@ def _read_suggestion(kind: SuggestionKind, question: str, reply: str) -> str | N
         line = _read_words(value.get("question"), MAX_TEXT_CHARS)
         return line if line and line != _one_line(question, MAX_TEXT_CHARS) else None
     concepts = value.get("concepts")
-    named = concepts[:MAX_CONCEPTS] if isinstance(concepts, list) else []
-    lines = dict.fromkeys(_read_words(item, MAX_CONCEPT_CHARS) for item in named)
+    terms = concepts[:MAX_CONCEPTS] if isinstance(concepts, list) else []
+    lines = dict.fromkeys(_read_words(item, MAX_CONCEPT_CHARS) for item in terms)
     added = " ".join(filter(None, lines))[:MAX_TEXT_CHARS]
     return f"{question[:MAX_QUESTION_CHARS]} {added}" if added else None
 
@@ -285,7 +285,10 @@ class ExpansionContext:
         """Append the words of terms to each question; None if no term is added."""
         words = (" ".join(map(self.words.spelling, terms)) for terms in added)
         pairs = zip(self.texts(which), words, strict=True)
-        return [f"{text[:MAX_QUESTION_CHARS]} {own}" if own else None for text, own in pairs]
+        return [
+            f"{text[:MAX_QUESTION_CHARS]} {added_words}" if added_words else None
+            for text, added_words in pairs
+        ]
 
 
 Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
@@ -302,11 +305,11 @@ def best(scores: FloatArray, most: int) -> list[list[int]]:
         return [[] for _ in scores]
     rounded = np.round(scores, 6)
     cut = np.partition(rounded, scores.shape[1] - width, axis=1)[:, scores.shape[1] - width]
-    found = []
+    chosen_columns = []
     for row, floor in zip(rounded, cut, strict=True):
         near = np.flatnonzero((row >= floor) & (row > 0))
-        found.append(near[np.lexsort((near, -row[near]))][:width].tolist())
-    return found
+        chosen_columns.append(near[np.lexsort((near, -row[near]))][:width].tolist())
+    return chosen_columns
 
 
 def _choose_terms(
@@ -393,10 +396,10 @@ def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str
     added = []
     for question in context.texts(which):
         runs = find_runs(question)
-        own = table.query_terms(runs)
+        asked_terms = table.query_terms(runs)
         unknown = [
             run
-            for run, row in zip(runs, own, strict=True)
+            for run, row in zip(runs, asked_terms, strict=True)
             if row and all(term >= n_terms or not frequency[term] for term in row)
         ]
         affixed = (word for run in unknown for word in _affixed(run))
@@ -404,9 +407,9 @@ def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str
             *itertools.islice(_writings(runs), MAX_CANDIDATES),
             *itertools.islice(affixed, MAX_CANDIDATES),
         ]
-        asked = set(itertools.chain.from_iterable(own))
-        found = [row for row in table.query_terms(candidates) if all(map(corpus.spelling, row))]
-        new = (term for row in found for term in row if term not in asked)
+        asked = set(itertools.chain.from_iterable(asked_terms))
+        spelled = [row for row in table.query_terms(candidates) if all(map(corpus.spelling, row))]
+        new = (term for row in spelled for term in row if term not in asked)
         added.append(list(dict.fromkeys(new))[:MOST_WRITINGS])
     return context.widen(which, added)
 
@@ -432,23 +435,26 @@ def _add_relatives(
     """
     from scipy.sparse import csr_array
 
-    corpus, known = context.words, context.batch.known[which]
+    corpus, asked_terms = context.words, context.batch.known[which]
     space = corpus.space
-    terms = np.unique(known.indices).astype(np.int64)
+    terms = np.unique(asked_terms.indices).astype(np.int64)
     common = max(COMMON_SHARE * space.n_chunks, 1)
     terms = terms[(space.frequency[terms] > 0) & (space.frequency[terms] <= common)]
     near = _subsumption(corpus, terms, upwards=upwards)
     near.data = np.where(near.data >= NEAR_RELATIVE, near.data, 0.0)
-    asks = csr_array((space.idf[known.indices], known.indices, known.indptr), shape=known.shape)
+    asks = csr_array(
+        (space.idf[asked_terms.indices], asked_terms.indices, asked_terms.indptr),
+        shape=asked_terms.shape,
+    )
     asks, columns = asks[:, terms], np.unique(near.tocoo().col)
-    near, aims = near[:, columns], corpus.aims(known)
+    near, aims = near[:, columns], corpus.aims(asked_terms)
 
     def score(part: slice) -> FloatArray:
         scores: FloatArray = (asks[part] @ near).toarray()
         scores *= np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.05)
         return scores
 
-    return context.widen(which, _choose_terms(known, columns, score, MOST_RELATIVES))
+    return context.widen(which, _choose_terms(asked_terms, columns, score, MOST_RELATIVES))
 
 
 def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr_array":
@@ -497,9 +503,9 @@ def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> lis
     """
     from scipy.sparse import csr_array
 
-    corpus, known = context.words, context.batch.known[which]
+    corpus, asked_terms = context.words, context.batch.known[which]
     rows, idf = context.batch.rows[which, :LOOKED_AT], corpus.space.idf
-    if known.nnz == 0 or rows.shape[1] == 0:
+    if asked_terms.nnz == 0 or rows.shape[1] == 0:
         return [None] * len(which)
     retrieved = rows >= 0
     vectors = corpus.chunk_vectors[np.maximum(rows, 0)]
@@ -516,7 +522,7 @@ def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> lis
         return csr_array((weights, (query, rows[query, place])), shape=shape) @ corpus.present
 
     of_first, of_second = shares(retrieved & ~second), shares(second)
-    aims, columns = corpus.aims(known), corpus.addable_terms
+    aims, columns = corpus.aims(asked_terms), corpus.addable_terms
 
     def score(part: slice) -> FloatArray:
         contrast = (of_second[part][:, columns] - of_first[part][:, columns]).toarray()
@@ -524,17 +530,17 @@ def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> lis
         scores: FloatArray = contrast * idf[columns] * near
         return scores
 
-    added = _choose_terms(known, columns, score, MOST_CONTRASTS)
+    added = _choose_terms(asked_terms, columns, score, MOST_CONTRASTS)
     viable = (retrieved.sum(axis=1) >= LEAST_PARTED) & second.any(axis=1)
-    query = np.repeat(np.arange(len(which)), np.diff(known.indptr))
-    uncovered = 1.0 - np.asarray(of_first[query, known.indices]).ravel()
-    left_out = uncovered * idf[known.indices]
+    query = np.repeat(np.arange(len(which)), np.diff(asked_terms.indptr))
+    uncovered = 1.0 - np.asarray(of_first[query, asked_terms.indices]).ravel()
+    left_out = uncovered * idf[asked_terms.indices]
     for row, contrasts in enumerate(added):
-        own_terms = slice(known.indptr[row], known.indptr[row + 1])
-        terms, values = known.indices[own_terms], left_out[own_terms]
+        own_terms = slice(asked_terms.indptr[row], asked_terms.indptr[row + 1])
+        terms, values = asked_terms.indices[own_terms], left_out[own_terms]
         ranked = [at for at in np.lexsort((terms, -np.round(values, 6)))[:OWN] if values[at] > 0]
-        own = [int(terms[at]) for at in ranked if corpus.surface[terms[at]]]
-        added[row] = contrasts + own if viable[row] and contrasts else []
+        repeated = [int(terms[at]) for at in ranked if corpus.surface[terms[at]]]
+        added[row] = contrasts + repeated if viable[row] and contrasts else []
     return context.widen(which, added)
 
 
@@ -547,11 +553,11 @@ def _ask_suggester(
     texts = context.words.table.texts
     rows = context.batch.rows[which, :SNIPPETS].tolist()
     snippets = [[texts[place] for place in row if place >= 0] for row in rows]
-    found = context.suggester.suggest(kind, context.texts(which), snippets)
-    left = [place for place, text in enumerate(found) if text is None]
+    suggestions = context.suggester.suggest(kind, context.texts(which), snippets)
+    left = [place for place, text in enumerate(suggestions) if text is None]
     for place, text in zip(left, otherwise(context, which[left]), strict=True):
-        found[place] = text
-    return found
+        suggestions[place] = text
+    return suggestions
 
 
 FEEDBACK, MOST_FEEDBACK = 3, 5
@@ -573,12 +579,12 @@ def _expand_by_feedback(context: ExpansionContext, which: IntArray) -> list[str 
     chunks, shape = rows[query, place], (len(which), space.n_chunks)
     lengths = np.maximum(np.asarray(space.counts.sum(axis=1)).ravel(), 1.0)
     believed = csr_array((scores[query, place] / lengths[chunks], (query, chunks)), shape=shape)
-    held = csr_array((np.ones(len(query)), (query, chunks)), shape=shape)
+    is_top = csr_array((np.ones(len(query)), (query, chunks)), shape=shape)
     counts, present = space.counts[:, columns], corpus.present[:, columns]
 
     def score(part: slice) -> FloatArray:
         likely: FloatArray = (believed[part] @ counts).toarray() * space.idf[columns]
-        likely[(held[part] @ present).toarray() < SUPPORT] = 0.0
+        likely[(is_top[part] @ present).toarray() < SUPPORT] = 0.0
         return likely
 
     return context.widen(which, _choose_terms(batch.known[which], columns, score, MOST_FEEDBACK))
@@ -591,15 +597,15 @@ NEAR_CONCEPT = 0.35
 
 def _expand_by_association(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the terms nearest to the idf-weighted mean of the question's term vectors."""
-    corpus, known = context.words, context.batch.known[which]
+    corpus, asked_terms = context.words, context.batch.known[which]
     columns = corpus.addable_terms
-    aims, vectors = corpus.aims(known), corpus.term_vectors[columns]
+    aims, vectors = corpus.aims(asked_terms), corpus.term_vectors[columns]
 
     def score(part: slice) -> FloatArray:
         cosines = (aims[part] @ vectors.T).astype(np.float64)
         return np.where(cosines < NEAR_CONCEPT, 0.0, cosines)
 
-    return context.widen(which, _choose_terms(known, columns, score, MOST_CONCEPTS))
+    return context.widen(which, _choose_terms(asked_terms, columns, score, MOST_CONCEPTS))
 
 
 MOST_SYNONYMS = 4
@@ -612,17 +618,21 @@ MIN_IDF = 1.5
 
 def _expand_synonym(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the nearest term of the corpus to each question's terms, the rarest terms first."""
-    corpus, known = context.words, context.batch.known[which]
+    corpus, asked_terms = context.words, context.batch.known[which]
     idf = corpus.space.idf
-    terms = np.unique(known.indices)
+    terms = np.unique(asked_terms.indices)
     terms = terms[(idf[terms] >= MIN_IDF) & (corpus.space.frequency[terms] > 0)]
     near = _nearest_terms(corpus, terms)
     added = []
     for row in range(len(which)):
-        held = set(known.indices[known.indptr[row] : known.indptr[row + 1]].tolist())
-        pairs = ((term, *near[term]) for term in held.intersection(near))
+        in_question = set(
+            asked_terms.indices[asked_terms.indptr[row] : asked_terms.indptr[row + 1]].tolist()
+        )
+        pairs = ((term, *near[term]) for term in in_question.intersection(near))
         ranked = sorted(
-            (-idf[term] * cosine, other) for term, other, cosine in pairs if other not in held
+            (-idf[term] * cosine, other)
+            for term, other, cosine in pairs
+            if other not in in_question
         )
         added.append(list(dict.fromkeys(other for _, other in ranked))[:MOST_SYNONYMS])
     return context.widen(which, added)
@@ -632,15 +642,15 @@ def _nearest_terms(corpus: CorpusWords, terms: IntArray) -> dict[int, tuple[int,
     """Map terms to their nearest addable term and its cosine."""
     columns = corpus.addable_terms
     vectors = corpus.term_vectors[columns]
-    found = {}
+    nearest = {}
     for start in range(0, len(terms), BLOCK):
         part = terms[start : start + BLOCK]
         cosines = (corpus.term_vectors[part] @ vectors.T).astype(np.float64)
         cosines[(columns[None, :] == part[:, None]) | (cosines < NEAR_SYNONYM)] = 0.0
         for term, row, chosen in zip(part.tolist(), cosines, best(cosines, 1), strict=True):
             for place in chosen:
-                found[term] = int(columns[place]), round(float(row[place]), 6)
-    return found
+                nearest[term] = int(columns[place]), round(float(row[place]), 6)
+    return nearest
 
 
 STRATEGIES: Final[Mapping[ExpansionName, Expand]] = MappingProxyType(

@@ -48,16 +48,16 @@ def semantic_gaps(context: ExpansionContext, which: IntArray, k: int = 10) -> li
     """
     extents, uncovered = _extents(context, which, k, context.words.function_terms)
     surface = context.words.surface
-    found: list[list[Gap]] = []
+    gaps_of: list[list[Gap]] = []
     for row, question in enumerate(which.tolist()):
         words = [surface[term] for term in uncovered[row]]
         gaps = []
         for name, level in _rank(extents, row):
-            named = _name_words(name, context.questions[question], words, context)
-            description = _describe(name, float(extents[name][row]), k, named)
+            quoted_words = _name_words(name, context.questions[question], words, context)
+            description = _describe(name, float(extents[name][row]), k, quoted_words)
             gaps.append(Gap(description, SEVERITIES[level], name))
-        found.append(gaps)
-    return found
+        gaps_of.append(gaps)
+    return gaps_of
 
 
 def mitigations(context: ExpansionContext, which: IntArray, k: int) -> list[list[ExpansionName]]:
@@ -131,27 +131,33 @@ def _extents(
     from scipy.sparse import csr_array
 
     batch, space = context.batch, context.batch.space
-    rows, raw, known = batch.rows[which, :k], batch.raw[which, :k], batch.known[which]
-    known.data[np.isin(known.indices, list(left_out_terms))] = 0
-    known.eliminate_zeros()
+    rows, raw, asked_terms = batch.rows[which, :k], batch.raw[which, :k], batch.known[which]
+    asked_terms.data[np.isin(asked_terms.indices, list(left_out_terms))] = 0
+    asked_terms.eliminate_zeros()
     retrieved, most = rows >= 0, float(space.idf.max(initial=1.0))
 
     # Shares of each question's idf that the chunks hold: together, the best one, and the first.
-    asked = csr_array((space.idf[known.indices], known.indices, known.indptr), shape=known.shape)
+    asked = csr_array(
+        (space.idf[asked_terms.indices], asked_terms.indices, asked_terms.indptr),
+        shape=asked_terms.shape,
+    )
     strangers = (set(batch.query_terms[place]) - left_out_terms for place in which.tolist())
     n_unknown = [sum(term >= space.n_terms for term in terms) for terms in strangers]
     missing = np.array(n_unknown, dtype=np.float64) * most
     total = np.asarray(asked.sum(axis=1)).ravel() + missing
     is_empty, total = total == 0, np.maximum(total, 1e-9)
-    held, union = np.zeros((len(which), rows.shape[1])), csr_array(asked.shape, dtype=np.float64)
+    covered_idf, union = (
+        np.zeros((len(which), rows.shape[1])),
+        csr_array(asked.shape, dtype=np.float64),
+    )
     for place in range(rows.shape[1]):
         present = space.counts[np.maximum(rows[:, place], 0)] > 0
         covered = asked.multiply(present).multiply(retrieved[:, [place]].astype(float)).tocsr()
-        held[:, place] = np.asarray(covered.sum(axis=1)).ravel()
+        covered_idf[:, place] = np.asarray(covered.sum(axis=1)).ravel()
         union = union.maximum(covered)
     together = np.asarray(union.sum(axis=1)).ravel() / total + is_empty
-    best = held.max(axis=1, initial=0.0) / total + is_empty
-    first = (held[:, 0] if held.shape[1] else np.zeros(len(which))) / total
+    best = covered_idf.max(axis=1, initial=0.0) / total + is_empty
+    first = (covered_idf[:, 0] if covered_idf.shape[1] else np.zeros(len(which))) / total
     left = (asked - union).tocsr()
     uncovered = []
     for start, end in itertools.pairwise(left.indptr):
@@ -159,9 +165,11 @@ def _extents(
         ranked = np.lexsort((terms, -values))
         uncovered.append([int(terms[at]) for at in ranked if values[at] > 0])
 
-    counts, n_found = np.diff(known.indptr), retrieved.sum(axis=1)
+    counts, n_found = np.diff(asked_terms.indptr), retrieved.sum(axis=1)
     query = np.repeat(np.arange(len(which)), counts)
-    rarity = np.bincount(query, space.idf[known.indices] / max(most, 1e-9), minlength=len(which))
+    rarity = np.bincount(
+        query, space.idf[asked_terms.indices] / max(most, 1e-9), minlength=len(which)
+    )
     rarity = np.where(counts > 0, rarity / np.maximum(counts, 1), np.nan)
     none = flat = np.full(len(which), np.nan)
     if rows.shape[1]:
@@ -169,7 +177,9 @@ def _extents(
         last = np.take_along_axis(raw, np.maximum(n_found - 1, 0)[:, None], axis=1)[:, 0]
         flat = np.where((n_found > 1) & (top > 0), last / np.where(top > 0, top, 1.0), np.nan)
     runs = [find_runs(text) for text in context.texts(which)]
-    identifiers = np.array([sum(map(is_identifier, own)) / max(len(own), 1) for own in runs])
+    identifiers = np.array(
+        [sum(map(is_identifier, of_question)) / max(len(of_question), 1) for of_question in runs]
+    )
     left_out, others = np.clip(1.0 - together, 0.0, 1.0), batch.other_rows
     return {
         "synonym": left_out,

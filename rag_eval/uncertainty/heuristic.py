@@ -65,13 +65,13 @@ def heuristic_v0(batch: RankedBatch, k: int = 10) -> FloatArray:
     0.5. near_threshold counts the scores with 0.3 < s < 0.5. complexity is min(1, distinct content
     words / 10). The share in a list shorter than k is over the list.
     """
-    held = batch.rows[:, :k] >= 0
-    raw = np.where(held, batch.raw[:, :k], 0.0)
+    has_chunk = batch.rows[:, :k] >= 0
+    raw = np.where(has_chunk, batch.raw[:, :k], 0.0)
     if not batch.cosine:
         top = raw.max(axis=1, keepdims=True, initial=0.0)
         raw = np.divide(raw, top, out=np.zeros_like(raw), where=top > 0)
     words = np.array([len(set(terms)) for terms in batch.query_terms], dtype=np.int64)
-    return read_parts(np.clip(raw, 0.0, 1.0), held, words).guess()
+    return read_parts(np.clip(raw, 0.0, 1.0), has_chunk, words).guess()
 
 
 def estimate(query: str, scores: Sequence[float], missed: Sequence[bool] | None) -> Derived:
@@ -127,9 +127,9 @@ def _describe_history(missed: Sequence[bool]) -> tuple[float, Confidence]:
         basis = f"no similar judged question is known, so the formula takes {HISTORY}"
         return HISTORY, Bounded(low=0.0, high=1.0, basis=basis, citation=NAME)
     rate = float(_shrink(np.array([misses]), np.array([n]))[0])
-    seen = Deterministic(value=misses / n, reason=f"counted: {misses} of {n} similar questions")
+    observed = Deterministic(value=misses / n, reason=f"counted: {misses} of {n} similar questions")
     formula = f"(misses + {STRENGTH:g} * {HISTORY}) / ({n} + {STRENGTH:g})"
-    return rate, Derived(value=rate, formula=formula, inputs={"observed": seen})
+    return rate, Derived(value=rate, formula=formula, inputs={"observed": observed})
 
 
 class JudgedTexts(NamedTuple):
@@ -155,7 +155,7 @@ def similar_history(
     rows = [sorted(set(row)) for row in analyzer.index([*texts, *judged.texts])]
     n_terms = len(analyzer.vocabulary)
     words = csr_array(count_matrix(rows, n_terms), shape=(len(rows), n_terms))
-    sizes, known = np.array([len(row) for row in rows]), words[n:].T.tocsr()
+    sizes, judged_words = np.array([len(row) for row in rows]), words[n:].T.tocsr()
     codes = {group: code for code, group in enumerate(dict.fromkeys([*groups, *judged.groups]))}
     group, judged_group = (
         np.array([codes[name] for name in names], dtype=np.int64)
@@ -163,7 +163,7 @@ def similar_history(
     )
     misses, counts = np.zeros(n), np.zeros(n, dtype=np.int64)
     for start in range(0, n, BLOCK):
-        common = (words[start : min(start + BLOCK, n)] @ known).tocoo()
+        common = (words[start : min(start + BLOCK, n)] @ judged_words).tocoo()
         at, other = common.row + start, common.col
         union = sizes[at] + sizes[n + other] - common.data
         chosen = (common.data >= SIMILAR * union) & (group[at] != judged_group[other])

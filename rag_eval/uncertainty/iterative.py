@@ -145,7 +145,7 @@ EXPANSIONS_FRAME: Final = schema(
 
 def list_expansions(steps: "pd.DataFrame") -> dict[int, list[dict[str, object]]]:
     """List the rounds of an EXPANSIONS_FRAME by question as JSON objects with masked texts."""
-    found: dict[int, list[dict[str, object]]] = {}
+    rounds_of: dict[int, list[dict[str, object]]] = {}
     for row in steps.to_dict("records"):
         line = {
             str(key): number(value) if isinstance(value, float) else value
@@ -154,8 +154,8 @@ def list_expansions(steps: "pd.DataFrame") -> dict[int, list[dict[str, object]]]
         }
         line |= {key: mask_name(row[key]) for key in ("original", "expanded")}
         line["found_unique_results"] = row["unique_result_count"] > 0
-        found.setdefault(row["question"], []).append(line)
-    return found
+        rounds_of.setdefault(row["question"], []).append(line)
+    return rounds_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -439,20 +439,20 @@ class _Rounds:
             return
         places = np.array(list(chosen), dtype=np.int64)
         names, texts = zip(*chosen.values(), strict=True)
-        found = self.search(list(texts))
+        expansions = self.search(list(texts))
         steps = {
             "question": places,
             "iteration": iteration,
             "strategy": names,
             "original": [self.context.questions[place] for place in chosen],
             "expanded": texts,
-            "result_count": found.has_chunk.sum(axis=1),
-            "unique_result_count": self._count_unique(found, places),
+            "result_count": expansions.has_chunk.sum(axis=1),
+            "unique_result_count": self._count_unique(expansions, places),
             "confidence_before": self.confidence[places],
             "seconds": (time.perf_counter() - started) / len(places),
             "stopped": "",
         }
-        self._merge(found, places, np.array([WEIGHTS[name] for name in names]))
+        self._merge(expansions, places, np.array([WEIGHTS[name] for name in names]))
         for place, text in zip(chosen, texts, strict=True):
             self.asked[place].add(text)
         steps |= {"confidence_after": self.confidence[places], "basis": self.basis}
@@ -460,10 +460,12 @@ class _Rounds:
 
     def _count_unique(self, found: Ranking, places: IntArray) -> IntArray:
         """Count the retrieved chunks that no earlier list of the question has, [len(places)]."""
-        seen = np.concatenate([part.rows[places] for part in self.lists], axis=1).astype(np.int64)
-        width = int(max(seen.max(initial=0), found.rows.max(initial=0))) + 1
-        own = np.arange(len(places), dtype=np.int64)[:, None] * width
-        is_new = found.has_chunk & ~np.isin(own + found.rows, (own + seen)[seen >= 0])
+        earlier = np.concatenate([part.rows[places] for part in self.lists], axis=1).astype(
+            np.int64
+        )
+        width = int(max(earlier.max(initial=0), found.rows.max(initial=0))) + 1
+        offset = np.arange(len(places), dtype=np.int64)[:, None] * width
+        is_new = found.has_chunk & ~np.isin(offset + found.rows, (offset + earlier)[earlier >= 0])
         return np.asarray(is_new.sum(axis=1))
 
     def _merge(self, found: Ranking, places: IntArray, weights: FloatArray) -> None:

@@ -102,12 +102,12 @@ def look_up(
 ) -> Columns:
     """Return the wanted columns of the rows of a table whose `column` is one of many names."""
     ordered = sorted(set(names))
-    found: Columns = {name: [] for name in wanted}
+    columns: Columns = {name: [] for name in wanted}
     for start in range(0, len(ordered), BATCH):
         chosen = {**(where or {}), column: ordered[start : start + BATCH]}
         for name, values in transaction.columns(table, chosen, wanted).items():
-            found[name] += values
-    return found
+            columns[name] += values
+    return columns
 
 
 def _row_of(outcome: RetrievalOutcome) -> Row:
@@ -119,18 +119,18 @@ def _row_of(outcome: RetrievalOutcome) -> Row:
 
 def _read_frame(columns: Columns) -> pd.DataFrame:
     """Make a frame of outcomes, oldest first, from the columns of the table."""
-    made: dict[str, pd.Series] = {}
+    series: dict[str, pd.Series] = {}
     for name, column in RETRIEVAL_OUTCOMES.columns.items():
         values = columns[name]
         if column.kind in {"float", "int"}:  # None becomes NaN
-            made[name] = pd.Series(values, dtype=f"{column.kind}64")
+            series[name] = pd.Series(values, dtype=f"{column.kind}64")
             continue
         empty: object = {} if name == "signals" else [] if column.kind == "list" else ""
         filled = pd.Series([empty if value is None else value for value in values], dtype=object)
-        made[name] = filled if column.kind == "list" else filled.astype(str)
+        series[name] = filled if column.kind == "list" else filled.astype(str)
     # The frame is sorted here, because databases differ in how they sort text.
     return RETRIEVAL_OUTCOMES.check(
-        pd.DataFrame(made).sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
+        pd.DataFrame(series).sort_values(["at", "outcome_id"], kind="stable", ignore_index=True)
     )
 
 
@@ -166,8 +166,8 @@ _THOROUGH: Final = {"deep_audit": 0, "human": 1, "qrels": 2, "llm_judge": 3}
 
 def _keep_fitting(frame: pd.DataFrame) -> pd.DataFrame:
     """Keep judged outcomes with a known inclusion probability, without user feedback."""
-    known = frame["missed"].notna() & frame["inclusion_probability"].notna()
-    return frame[known & (frame["gold_source"] != "user_feedback")]
+    can_fit = frame["missed"].notna() & frame["inclusion_probability"].notna()
+    return frame[can_fit & (frame["gold_source"] != "user_feedback")]
 
 
 def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
@@ -177,14 +177,14 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     probabilities counts, because each source would have led to a judgement. Adds `weight`,
     1 / inclusion probability, and makes `missed` bool.
     """
-    kept = _keep_fitting(frame)
+    fitting = _keep_fitting(frame)
     key = ["claim_id", "target", "k"]
-    largest = kept.groupby(key, sort=False)["inclusion_probability"].transform("max")
-    order = kept["gold_source"].map(_THOROUGH).sort_values(kind="stable").index
-    kept = kept.assign(
-        inclusion_probability=largest, weight=1 / largest, missed=kept["missed"].astype(bool)
+    largest = fitting.groupby(key, sort=False)["inclusion_probability"].transform("max")
+    order = fitting["gold_source"].map(_THOROUGH).sort_values(kind="stable").index
+    fitting = fitting.assign(
+        inclusion_probability=largest, weight=1 / largest, missed=fitting["missed"].astype(bool)
     )
-    return kept.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
+    return fitting.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
 
 
 def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
@@ -195,9 +195,9 @@ def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
     InputError `own_gold`.
     """
     own_rows = frame[(frame["strategy"] == strategy) | (frame["strategy_fingerprint"] == strategy)]
-    own = {strategy, *own_rows["strategy"], *own_rows["strategy_fingerprint"]}
+    aliases = {strategy, *own_rows["strategy"], *own_rows["strategy_fingerprint"]}
     judged_from = set(map(tuple, own_rows["gold_strategies"]))
-    if not judged_from or not all(names and own.issuperset(names) for names in judged_from):
+    if not judged_from or not all(names and aliases.issuperset(names) for names in judged_from):
         return
     name = quoted(strategy)
     raise InputError.of(
@@ -271,11 +271,11 @@ class OutcomeStore:
             there = [outcome for name, outcome in offered.items() if name in recorded]
             differing: dict[str, str] = {}
             for outcome in there:
-                judged = _Judgement.of(outcome)
-                standing = last[judged.key]
-                if not judged.differs(standing):
+                judgement = _Judgement.of(outcome)
+                standing = last[judgement.key]
+                if not judgement.differs(standing):
                     continue
-                if because is None or (judged.key, judged.note) in reasons:
+                if because is None or (judgement.key, judgement.note) in reasons:
                     differing[outcome.outcome_id] = standing.outcome_id
                 else:
                     fields = {**dict(outcome), "supersedes": standing.outcome_id}
@@ -358,7 +358,7 @@ class _Judgement(NamedTuple):
 
 def _check_superseded(rows: Sequence[_Judgement], new: Iterable[RetrievalOutcome]) -> None:
     """Refuse corrections that supersede no outcome of the same claim and strategy."""
-    known = {row.outcome_id: (*row.key, row.strategy_fingerprint) for row in rows}
+    identity_of = {row.outcome_id: (*row.key, row.strategy_fingerprint) for row in rows}
     problems = [
         Problem(
             "unknown_outcome",
@@ -370,7 +370,7 @@ def _check_superseded(rows: Sequence[_Judgement], new: Iterable[RetrievalOutcome
         )
         for outcome in new
         if outcome.supersedes is not None
-        and known.get(outcome.supersedes) != known[outcome.outcome_id]
+        and identity_of.get(outcome.supersedes) != identity_of[outcome.outcome_id]
     ]
     if problems:
         raise InputError(problems[:100])
@@ -451,15 +451,15 @@ def question_groups(
         pairs += [(f"0{gold[query]}", tie) for query, tie in gold_ties if tie in wanted]
         pairs += [(f"0{group}", f"group {group}") for group in set(gold.values())]
     nodes = {*(node for node, _ in pairs), *(f"0{group}" for group in gold.values())}
-    found = _join_groups(nodes, pairs)
+    group_of = _join_groups(nodes, pairs)
     return QuestionGroups(
-        {query: found[f"0{group}"][1:] for query, group in gold.items()},
-        {node[1:]: name[1:] for node, name in found.items() if node.startswith("1")},
+        {query: group_of[f"0{group}"][1:] for query, group in gold.items()},
+        {node[1:]: name[1:] for node, name in group_of.items() if node.startswith("1")},
     )
 
 
 def _join_groups(names: Iterable[str], ties: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Join names that share a tie; each name is mapped to the smallest name of its component."""
     ordered = sorted(set(names))
-    found = group_ids(ordered, [name for name, _ in ties], [tie for _, tie in ties])
-    return dict(zip(ordered, found, strict=True))
+    joined = group_ids(ordered, [name for name, _ in ties], [tie for _, tie in ties])
+    return dict(zip(ordered, joined, strict=True))

@@ -183,8 +183,8 @@ def placements(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> 
         other = np.bincount(inverse, (weight * (missed != kind))[order], minlength=len(value))
         below = np.cumsum(other) - other / 2
         share = _ratio(below, other.sum())[inverse]
-        own = missed[order] == kind
-        result[order[own]] = share[own] if kind else 1 - share[own]
+        is_kind = missed[order] == kind
+        result[order[is_kind]] = share[is_kind] if kind else 1 - share[is_kind]
     return result
 
 

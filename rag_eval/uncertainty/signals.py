@@ -109,8 +109,8 @@ class TermSpace:
         width = self.n_chunks + 1  # the last column is for chunks of -1
         table = np.zeros((len(distinct), width), dtype=np.uint16)
         table[owner, self.by_term.indices[posting]] = self._short_counts[posting]
-        found: npt.NDArray[np.uint16] = table[row[:, None], chunks]
-        return found
+        counts: npt.NDArray[np.uint16] = table[row[:, None], chunks]
+        return counts
 
 
 def _row_of(matrix: "csr_array") -> IntArray:
@@ -204,15 +204,15 @@ class Evidence:
         width = int(flat.max(initial=0)) + 1
         distinct = np.unique(np.repeat(np.arange(self.n), self.length) * width + flat)
         self.query, self.term = distinct // width, distinct % width
-        known: BoolArray = np.asarray(self.term < self.space.n_terms)
-        self.idf: FloatArray = np.full(len(known), self.space.nowhere)
-        self.idf[known] = self.space.idf[self.term[known]]
+        is_known: BoolArray = np.asarray(self.term < self.space.n_terms)
+        self.idf: FloatArray = np.full(len(is_known), self.space.nowhere)
+        self.idf[is_known] = self.space.idf[self.term[is_known]]
         total = self.per_query(self.idf)
         self.idf_sum: FloatArray = np.where(total > 0, total, np.nan)
-        self.frequencies: Float32Array = np.zeros((len(known), self.pool.shape[1]), np.float32)
+        self.frequencies: Float32Array = np.zeros((len(is_known), self.pool.shape[1]), np.float32)
         """Number of times that each chunk of the pool holds a query's term, [m, j]."""
-        self.frequencies[known] = self.space.frequencies(
-            self.term[known], self.pool[self.query[known]]
+        self.frequencies[is_known] = self.space.frequencies(
+            self.term[is_known], self.pool[self.query[is_known]]
         )
 
     def per_query(self, values: FloatArray | Float32Array) -> FloatArray:
@@ -237,18 +237,18 @@ class Evidence:
 
     def cosine(self) -> FloatArray:
         """Compute the cosine of query and chunk, [n, j]; NaN without a chunk or a vector."""
-        found, first = np.full(self.pool.shape, np.nan), 0
+        cosines, first = np.full(self.pool.shape, np.nan), 0
         if self.batch.cosine:
-            first, found[:, : self.own] = self.own, self.batch.raw[:, : self.own]
+            first, cosines[:, : self.own] = self.own, self.batch.raw[:, : self.own]
         queries, chunks = self.batch.query_vectors, self.batch.chunk_vectors
         if queries is not None and chunks is not None and len(chunks):
             step = max(1, GATHERED_BYTES // (4 * self.pool.shape[1] * chunks.shape[1] + 1))
             for start in range(0, self.n, step):
                 block = slice(start, start + step)
                 near = chunks[np.maximum(self.pool[block, first:], 0)]
-                found[block, first:] = np.einsum("nd,njd->nj", queries[block], near)
-            found[~queries.any(axis=1), first:] = np.nan
-        return np.where(self.pool >= 0, found, np.nan)
+                cosines[block, first:] = np.einsum("nd,njd->nj", queries[block], near)
+            cosines[~queries.any(axis=1), first:] = np.nan
+        return np.where(self.pool >= 0, cosines, np.nan)
 
 
 # ---- Agreement of two retrievers.
@@ -275,11 +275,11 @@ def _agreement(evidence: Evidence) -> dict[str, FloatArray]:
 def _repeats(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
     """Tell which places of the second list repeat a chunk of the first list, or are empty."""
     # The last column is for empty places, because their index is -1.
-    seen = np.zeros((len(rows), n_chunks + 1), dtype=bool)
-    np.put_along_axis(seen, rows.astype(np.int64), values=True, axis=1)
-    seen[:, -1] = True
-    found: BoolArray = np.take_along_axis(seen, other.astype(np.int64), axis=1)
-    return found
+    in_first = np.zeros((len(rows), n_chunks + 1), dtype=bool)
+    np.put_along_axis(in_first, rows.astype(np.int64), values=True, axis=1)
+    in_first[:, -1] = True
+    repeated: BoolArray = np.take_along_axis(in_first, other.astype(np.int64), axis=1)
+    return repeated
 
 
 # ---- Statistics of rows, in which NaN marks an empty place.
@@ -309,8 +309,8 @@ def _nth_highest(values: FloatArray, n: int) -> FloatArray:
     if values.shape[1] < n:
         return np.full(len(values), np.nan)
     filled = np.where(np.isnan(values), -np.inf, values)
-    found = np.partition(filled, values.shape[1] - n, axis=1)[:, values.shape[1] - n]
-    return np.where(np.isfinite(found), found, np.nan)
+    nth = np.partition(filled, values.shape[1] - n, axis=1)[:, values.shape[1] - n]
+    return np.where(np.isfinite(nth), nth, np.nan)
 
 
 def _standardise(values: FloatArray) -> FloatArray:
@@ -356,10 +356,10 @@ def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
     # the largest code + 1 is the number of documents
     if document is None or not rows.shape[1] or document.max(initial=-1) + 1 == len(document):
         return {}
-    held = rows >= 0
-    owner = np.where(held, document[np.maximum(rows, 0)], -1)
-    count = held.sum(axis=1)
-    same = ((owner == owner[:, :1]) & held).sum(axis=1)
+    has_chunk = rows >= 0
+    owner = np.where(has_chunk, document[np.maximum(rows, 0)], -1)
+    count = has_chunk.sum(axis=1)
+    same = ((owner == owner[:, :1]) & has_chunk).sum(axis=1)
     return {"same_document": np.where(count > 0, same / np.maximum(count, 1), np.nan)}
 
 
@@ -378,11 +378,11 @@ def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
 
     space, vectors, n = evidence.space, evidence.batch.chunk_vectors, evidence.n
     rows = evidence.batch.rows[:, :FIRST]
-    held = rows >= 0
-    count = held.sum(axis=1)
+    has_chunk = rows >= 0
+    count = has_chunk.sum(axis=1)
     places = np.concatenate([[0], np.cumsum(count)])
-    ones = np.ones(len(rows[held]), dtype=np.float32)
-    chosen = csr_array((ones, rows[held], places), shape=(n, space.n_chunks))
+    ones = np.ones(len(rows[has_chunk]), dtype=np.float32)
+    chosen = csr_array((ones, rows[has_chunk], places), shape=(n, space.n_chunks))
     if vectors is None:
         summed = chosen @ space.unit
         squares = summed.data.astype(np.float64) ** 2
@@ -410,12 +410,12 @@ def _coverage(evidence: Evidence) -> dict[str, FloatArray]:
     squares = np.where(squared > 0, squared, np.nan)
     first = evidence.frequencies[:, : min(evidence.k, evidence.own)] > 0
     rare = evidence.per_query(first * (idf**2)[:, None]) / squares[:, None]
-    found = {
+    covers = {
         "cover_union": evidence.per_query(first.any(axis=1) * idf) / total,
         "cover_rare": rare.max(axis=1, initial=0.0),
     }
     asked = ~np.isnan(total)
-    return {name: np.where(asked, values, np.nan) for name, values in found.items()}
+    return {name: np.where(asked, values, np.nan) for name, values in covers.items()}
 
 
 # ---- Scores.
@@ -434,11 +434,11 @@ def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
     depth = min(max(DEPTH, k), batch.rows.shape[1])
     if not depth:
         return {}
-    held = batch.rows[:, :depth] >= 0
-    raw = np.where(held, batch.raw[:, :depth], np.nan)
+    has_chunk = batch.rows[:, :depth] >= 0
+    raw = np.where(has_chunk, batch.raw[:, :depth], np.nan)
     first = np.where(raw[:, 0] > 0, raw[:, 0], np.nan)
     scaled = raw / first[:, None]
-    last = np.maximum(np.minimum(held.sum(axis=1), k) - 1, 0)
+    last = np.maximum(np.minimum(has_chunk.sum(axis=1), k) - 1, 0)
     return {
         "tail_ratio": np.take_along_axis(scaled, last[:, None], axis=1)[:, 0],
         "nqc": _deviation(scaled[:, :DEPTH]),
@@ -455,11 +455,11 @@ def _query(evidence: Evidence) -> dict[str, FloatArray]:
     vector, NaN without vectors.
     """
     queries, centre = evidence.batch.query_vectors, evidence.centre
-    found = {"length": np.log1p(evidence.length)}
+    values = {"length": np.log1p(evidence.length)}
     if queries is not None and centre is not None and centre.any():
         cosine = (queries @ (centre / np.linalg.norm(centre))).astype(np.float64)
-        found["generic"] = np.where(queries.any(axis=1), cosine, np.nan)
-    return found
+        values["generic"] = np.where(queries.any(axis=1), cosine, np.nan)
+    return values
 
 
 # ---- Other wordings of a question.
@@ -485,35 +485,35 @@ def _wordings(batch: RankedBatch, k: int) -> dict[str, FloatArray]:
     rows = batch.rows[:, : max(POOL_WORDINGS, k)].astype(np.int64)
     codes = question[:, None] * batch.space.n_chunks + rows
     usable = (rows[:, 0] >= 0) & (count[question] > 1)
-    held, others = rows[:, :k] >= 0, np.zeros((n, min(k, rows.shape[1])))
-    _, place, times = np.unique(codes[:, :k][held], return_inverse=True, return_counts=True)
-    others[held] = times[place] - 1
-    overlap = others.sum(axis=1) / np.maximum(held.sum(axis=1) * (count[question] - 1), 1)
-    found = _consensus(batch, k, question, count, codes[:, :POOL_WORDINGS])
-    found["wordings_overlap"] = overlap
-    return {name: np.where(usable, values, np.nan) for name, values in found.items()}
+    has_chunk, others = rows[:, :k] >= 0, np.zeros((n, min(k, rows.shape[1])))
+    _, place, times = np.unique(codes[:, :k][has_chunk], return_inverse=True, return_counts=True)
+    others[has_chunk] = times[place] - 1
+    overlap = others.sum(axis=1) / np.maximum(has_chunk.sum(axis=1) * (count[question] - 1), 1)
+    of_wordings = _consensus(batch, k, question, count, codes[:, :POOL_WORDINGS])
+    of_wordings["wordings_overlap"] = overlap
+    return {name: np.where(usable, values, np.nan) for name, values in of_wordings.items()}
 
 
 def _consensus(
     batch: RankedBatch, k: int, question: IntArray, count: IntArray, codes: IntArray
 ) -> dict[str, FloatArray]:
     """Compute the consensus signals of each wording."""
-    held = batch.rows[:, : codes.shape[1]] >= 0
-    pair, place = np.unique(codes[held], return_inverse=True)
+    has_chunk = batch.rows[:, : codes.shape[1]] >= 0
+    pair, place = np.unique(codes[has_chunk], return_inverse=True)
     owner = pair // max(batch.space.n_chunks, 1)
-    norm = batch.norm[:, : codes.shape[1]][held]
+    norm = batch.norm[:, : codes.shape[1]][has_chunk]
     score = np.bincount(place, weights=norm, minlength=len(pair)) / count[owner]
     starts = np.searchsorted(owner, np.arange(len(count) + 1))
     start, end = starts[question], starts[question + 1]
     padded = np.append(score[np.lexsort((-score, owner))], np.zeros(k))
     best = padded[start]
-    own = np.full(codes.shape, np.nan)
-    own[held] = score[place]
+    of_wording = np.full(codes.shape, np.nan)
+    of_wording[has_chunk] = score[place]
     crowd = padded[np.minimum(start + k - 1, len(padded) - 1)]
     return {
         "consensus_best": best,
         "consensus_crowd": np.where(end - start >= k, crowd, 0.0),
-        "consensus_missed": best - _highest(own[:, :k]),
+        "consensus_missed": best - _highest(of_wording[:, :k]),
     }
 
 
@@ -548,12 +548,12 @@ def signals(batch: RankedBatch, k: int) -> FloatArray:
 
     `k` is the cutoff of the target, at least 1.
     """
-    found = np.full((len(batch), len(SIGNALS)), np.nan)
+    table = np.full((len(batch), len(SIGNALS)), np.nan)
     vectors, centre = batch.chunk_vectors, None
     if vectors is not None and len(vectors):
         centre = vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
     for name, values in _wordings(batch, k).items():
-        found[:, SIGNALS.index(name)] = values
+        table[:, SIGNALS.index(name)] = values
     bytes_a_query = 2 * QUERY_TERMS * max(batch.space.n_chunks, 1)
     step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // bytes_a_query))
     for start in range(0, len(batch), step):
@@ -561,8 +561,8 @@ def signals(batch: RankedBatch, k: int) -> FloatArray:
         evidence = Evidence(_part(batch, block), k, centre)
         for family in FAMILIES:
             for name, values in family(evidence).items():
-                found[block, SIGNALS.index(name)] = values
-    return found
+                table[block, SIGNALS.index(name)] = values
+    return table
 
 
 def _part(batch: RankedBatch, block: slice) -> RankedBatch:

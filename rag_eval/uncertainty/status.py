@@ -103,8 +103,8 @@ def judge_status(
     `provisional`. `measured` needs a validation. No status discounts an answer unless predictions
     for groups that were not fitted were better than the base rate, and right on average.
     """
-    own, others = "only from this strategy", "not only from this strategy"
-    gold = own if situation.own_gold_only else others
+    alone, others = "only from this strategy", "not only from this strategy"
+    gold = alone if situation.own_gold_only else others
     provisional = [
         *_count_conditions(counts, PROVISIONAL_OUTCOMES, PROVISIONAL_EACH, "provisional"),
         _condition("provisional", "gold_of_others", not situation.own_gold_only, gold, others),
@@ -197,7 +197,7 @@ def _discount_conditions(validation: Validation | None, situation: Situation) ->
         return []
     skill, ratio = validation.skill.value, validation.observed_expected
     low, high = (np.nan if end is None else end for end in (ratio.low, ratio.high))
-    found = "none" if ratio.value is None else f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+    shown = "none" if ratio.value is None else f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
     return [
         _condition(
             "measured",
@@ -211,7 +211,7 @@ def _discount_conditions(validation: Validation | None, situation: Situation) ->
             "measured",
             "stated_mean",
             bool(low <= 1 <= high),
-            f"observed / stated {found}",
+            f"observed / stated {shown}",
             "an interval with 1, for any discount",
         ),
     ]
@@ -226,10 +226,10 @@ def _freshness_conditions(situation: Situation) -> list[Condition]:
         ("recent", age is None or age <= most, days, f"at most {most:g} days"),
     ]
     if (changes := situation.base_changes) is not None:
-        found = "changes with this run, and with it the next run's rankings"
+        shown = "changes with this run, and with it the next run's rankings"
         needed = "a base whose calibrator steers the next run as it did this one"
         rows.append(
-            ("same_base_calibrator", not changes, found if changes else "unchanged", needed)
+            ("same_base_calibrator", not changes, shown if changes else "unchanged", needed)
         )
     return [_condition("stale", *row) for row in rows]
 

@@ -305,9 +305,9 @@ def count_claims(
 
 def _agrees(claim: Claim, again: Again, k: int) -> bool:
     """Tell whether a claim shares any of its first K ids with the current results."""
-    stated, top = {name for name, _ in claim.retrieved[: claim.k]}, max(claim.k, k)
+    production, top = {name for name, _ in claim.retrieved[: claim.k]}, max(claim.k, k)
     now = {*again.chunk_ids[:top], *again.doc_ids[:top]}
-    return bool(stated & now) if stated else not now
+    return bool(production & now) if production else not now
 
 
 # ---- The prediction-powered estimate: few audited claims, and predictions for the others.

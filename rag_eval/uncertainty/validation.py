@@ -281,12 +281,14 @@ def _figure_intervals(
             share * (missed - observed * expected) / (share @ expected),
         ),
     }
-    known = [name for name, (value, _) in by_name.items() if np.isfinite(value)]
+    finite_names = [name for name, (value, _) in by_name.items() if np.isfinite(value)]
     half = dict.fromkeys(by_name, np.nan)
-    influence = np.column_stack([by_name[name][1] for name in known])
-    half |= dict(zip(known, dependent_mean(influence, labelled).half_width().tolist(), strict=True))
-    found = {}
+    influence = np.column_stack([by_name[name][1] for name in finite_names])
+    half |= dict(
+        zip(finite_names, dependent_mean(influence, labelled).half_width().tolist(), strict=True)
+    )
+    intervals = {}
     for name, (value, _) in by_name.items():
         low, high = np.clip(_spread_out(name, value, half[name]), *_BOUNDS[name])
-        found[name] = Interval(value=finite(value), low=finite(low), high=finite(high))
-    return found
+        intervals[name] = Interval(value=finite(value), low=finite(low), high=finite(high))
+    return intervals
