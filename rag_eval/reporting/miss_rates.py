@@ -72,7 +72,7 @@ class MissRateTables:
             for report in self.reports
             for row in list_rows(report)
         ]
-        return [row for _, row in sorted(rows, key=lambda found: found[0])]
+        return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
     def frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return figures and differences as frames; bounds of intervals end in _low and _high."""
@@ -149,41 +149,43 @@ def _source(report: Report) -> Row:
 
 def _figure_rows(report: Report) -> Iterator[Row]:
     """Yield a row for each target, K and strategy, so that strategies stand side by side."""
-    about = report.uncertainty
+    part = report.uncertainty
     place = {part.name: at for at, part in enumerate(report.strategies)}
-    for found in sorted(about.cutoffs, key=lambda one: (one.target, one.k, place[one.strategy])):
-        claim = _calibrated(report, found)
+    for misses in sorted(
+        part.cutoffs, key=lambda each: (each.target, each.k, place[each.strategy])
+    ):
+        claim = _calibrated(report, misses)
         nulls = (claim[name] for name in ("stated", "skill") if claim[name]["value"] is None)
         yield {
             **_source(report),
-            **{name: getattr(found, name) for name in ("strategy", "target", "k")},
-            "observed": _values(found),
-            "questions": found.n_scored,
-            "effective_questions": found.n_effective,
+            **{name: getattr(misses, name) for name in ("strategy", "target", "k")},
+            "observed": _values(misses),
+            "questions": misses.n_scored,
+            "effective_questions": misses.n_effective,
             **claim,
-            **_k_for_90(report.calibration.strategies[found.strategy], found.target),
+            **_k_for_90(report.calibration.strategies[misses.strategy], misses.target),
             "reason": "; ".join(dict.fromkeys(part["value_reason"] for part in nulls)),
         }
 
 
-def _calibrated(report: Report, found: ObservedMisses) -> Row:
+def _calibrated(report: Report, misses: ObservedMisses) -> Row:
     """Make the fields of the predictions; other targets and K have no stated miss rate."""
-    about, entry = report.uncertainty, report.calibration.strategies[found.strategy]
-    place, status, earned = (found.target, found.k), None, None
+    part, entry = report.uncertainty, report.calibration.strategies[misses.strategy]
+    place, status, earned = (misses.target, misses.k), None, None
     quality: Validation | None
-    if place == (about.target, about.k):
-        seen, quality = about.strategies[found.strategy], entry.validation
-        status, earned, stated = seen.status, entry.status, _values(seen.stated)
+    if place == (part.target, part.k):
+        rates, quality = part.strategies[misses.strategy], entry.validation
+        status, earned, mean_rate = rates.status, entry.status, _values(rates.stated)
         nothing = Absent(reason=entry.why.get("validation", "not validated"))
     else:
         quality = None
-        nothing = Absent(reason=NOT_CALIBRATED.format(target=about.target, k=about.k))
-        stated = _values(nothing)
+        nothing = Absent(reason=NOT_CALIBRATED.format(target=part.target, k=part.k))
+        mean_rate = _values(nothing)
     skill, auroc = (
         _values(nothing if quality is None else getattr(quality, name))
         for name in ("skill", "auroc")
     )
-    return {"stated": stated, "status": status, "skill": skill, "auroc": auroc, "earned": earned}
+    return {"stated": mean_rate, "status": status, "skill": skill, "auroc": auroc, "earned": earned}
 
 
 def _k_for_90(entry: StrategyCalibration, target: BinaryTarget) -> Row:
@@ -207,19 +209,19 @@ def _difference_rows(report: Report) -> Iterator[Row]:
     """Yield observed differences of every target and K, then those of the predictions."""
     for pair in report.uncertainty.pairs:
         n = pair.n_better + pair.n_worse + pair.n_tied
-        about = (pair.target, pair.k, "observed")
-        yield _difference(report, pair, about, pair, (pair.minimum_detectable, n))
+        place = (pair.target, pair.k, "observed")
+        yield _difference(report, pair, place, pair, (pair.minimum_detectable, n))
     part = report.calibration
     for row in part.comparison.differences if part.comparison else ():
         if row.measure != "observed" and row.delta.value is not None:
-            about = (part.target, part.k, row.measure)
-            yield _difference(report, row, about, row.delta, (row.detectable, row.delta.n))
+            place = (part.target, part.k, row.measure)
+            yield _difference(report, row, place, row.delta, (row.detectable, row.delta.n))
 
 
 def _difference(
     report: Report,
     row: MissPair | MissDifference,
-    about: tuple[str, int, str],
+    place: tuple[str, int, str],
     delta: MissPair | CountedInterval,
     counts: tuple[float | None, int],
 ) -> Row:
@@ -227,7 +229,7 @@ def _difference(
         **_source(report),
         "strategy": row.a,
         "against": row.b,
-        **dict(zip(("target", "k", "measure"), about, strict=True)),
+        **dict(zip(("target", "k", "measure"), place, strict=True)),
         "difference": _values(delta),
         "p": row.p,
         "p_holm": None,

@@ -42,14 +42,14 @@ _SQLITE = "sqlite:///"
 
 def _flatten(figures: Mapping[str, Estimate | Interval | float | None]) -> dict[str, float]:
     """Write every figure as one metric, an estimate as three; leave nulls out."""
-    found: dict[str, float | None] = {}
+    metrics: dict[str, float | None] = {}
     for name, figure in figures.items():
         if isinstance(figure, Estimate | Interval):
             names = (name, f"{name}.ci_low", f"{name}.ci_high")
-            found |= dict(zip(names, figure.triple, strict=True))
+            metrics |= dict(zip(names, figure.triple, strict=True))
         else:
-            found[name] = figure
-    return {name: float(value) for name, value in found.items() if value is not None}
+            metrics[name] = figure
+    return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
 def strategy_metrics(entry: StrategyPart, level: Level) -> dict[str, float]:
@@ -67,7 +67,7 @@ def strategy_metrics(entry: StrategyPart, level: Level) -> dict[str, float]:
 def _report_metrics(report: Report) -> dict[str, float]:
     """Collect the metrics of a run: answers, citations, trust, cache."""
     trust = report.trust.retrieved[report.strategy]
-    found: dict[str, Estimate | float | None] = {
+    figures: dict[str, Estimate | float | None] = {
         "faithfulness": report.faithfulness,
         "avg_trust_score": trust.avg_trust,
         "poisoned_blocked": report.poisonedBlocked,
@@ -78,28 +78,28 @@ def _report_metrics(report: Report) -> dict[str, float]:
     }
     for part in (report.answers, report.citations):
         if not isinstance(part, Absent):
-            found |= {measure.name: measure for measure in part.measures}
+            figures |= {measure.name: measure for measure in part.measures}
     if not isinstance(report.answers, Absent):
-        found["retrieval_gap_flagged"] = report.answers.gap.n_flagged
-    return _flatten(found)
+        figures["retrieval_gap_flagged"] = report.answers.gap.n_flagged
+    return _flatten(figures)
 
 
 def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
     part, entry = report.uncertainty, report.calibration.strategies[name]
-    found: dict[str, Estimate | Interval | float | None] = {
+    figures: dict[str, Estimate | Interval | float | None] = {
         f"{part.target}_at_{part.k}": part.strategies[name].observed[part.target],
         "outcomes": entry.counts.outcomes,
         "delta_s": report.stability.strategies[name].delta_s.value,
     }
-    if (about := entry.validation) is not None:
-        found |= {
-            "brier": about.brier,
-            "brier_skill": about.skill,
-            "auroc": about.auroc,
-            "calibration_slope": about.slope,
-            "ece": about.ece.value,
+    if (validation := entry.validation) is not None:
+        figures |= {
+            "brier": validation.brier,
+            "brier_skill": validation.skill,
+            "auroc": validation.auroc,
+            "calibration_slope": validation.slope,
+            "ece": validation.ece.value,
         }
-    return _flatten(found)
+    return _flatten(figures)
 
 
 def _describe_run(report: Report) -> str:
@@ -252,13 +252,19 @@ def record(
         for entry in report.strategies:
             with _started_run(client, experiment_id, entry.name, parent) as child:
                 figures = strategy_metrics(entry, level) | _miss_rate_metrics(report, entry.name)
-                own = {
+                of_strategy = {
                     "miss_rate_status": report.calibration.strategies[entry.name].status,
                     "kind": entry.kind,
                     "embed_model": entry.embed_model or "none",
                     "rerank": entry.rerank or "none",
                 }
-                _log(client, child, figures, own, {**all_tags, "index_hash": entry.index_hash})
+                _log(
+                    client,
+                    child,
+                    figures,
+                    of_strategy,
+                    {**all_tags, "index_hash": entry.index_hash},
+                )
         for path in files:
             client.log_artifact(parent, str(path))
         if questions:
@@ -305,12 +311,12 @@ def _inputs(report: Report, gold_set: str) -> list["DatasetInput"]:
     index, gold = report.index, report.gold
     corpus = {"rev": index.rev, "n_documents": index.n_documents, "n_chunks": index.n_chunks}
     questions = {"n_queries": gold.n_queries, "n_paraphrases": gold.n_paraphrases}
-    found = []
+    inputs = []
     for kind, digest, profile in (
         ("corpus", index.chunks_hash, corpus),
         ("gold", gold.hash, questions),
     ):
-        about = {"source_type": "rag_eval", "source": json.dumps({"hash": digest})}
-        dataset = Dataset(f"{gold_set}/{kind}", digest[:36], profile=json.dumps(profile), **about)
-        found.append(DatasetInput(dataset, [InputTag("mlflow.data.context", kind)]))
-    return found
+        source = {"source_type": "rag_eval", "source": json.dumps({"hash": digest})}
+        dataset = Dataset(f"{gold_set}/{kind}", digest[:36], profile=json.dumps(profile), **source)
+        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", kind)]))
+    return inputs

@@ -56,13 +56,18 @@ def _headline(report: Report, _: Page) -> Parts:
     )
     recall, rank = (report.primary.measure(name, report.evaluation.level) for name in SHOWN[:2])
     rates = part.strategies[report.strategy]
-    observed, stated = rates.observed[part.target], rates.stated
+    observed, mean_rate = rates.observed[part.target], rates.stated
     wordings = ", all wordings" if gold.n_paraphrases else ""
-    known = f"{estimate(stated)} over {stated.n_scored}" if isinstance(stated, Figure) else "none"
+    mean_text = (
+        f"{estimate(mean_rate)} over {mean_rate.n_scored}"
+        if isinstance(mean_rate, Figure)
+        else "none"
+    )
     yield (
         f"{quoted(report.strategy)}: R@10 {estimate(recall)}, RR {estimate(rank)} over "
         f"{recall.n_scored} questions{wordings}; miss rate ({part.target}@{part.k}): "
-        f"observed {estimate(observed)} over {observed.n_scored}, stated {known} ({rates.status})"
+        f"observed {estimate(observed)} over {observed.n_scored}, stated {mean_text} "
+        f"({rates.status})"
     )
     if isinstance(report.answers, Absent):
         return
@@ -70,7 +75,9 @@ def _headline(report: Report, _: Page) -> Parts:
     grounded, refused = records["groundedness"], records["refused_answerable"]
     right = ""
     if not isinstance(report.citations, Absent):
-        correct = next(one for one in report.citations.measures if one.name == "citation_precision")
+        correct = next(
+            measure for measure in report.citations.measures if measure.name == "citation_precision"
+        )
         if correct.n_units:
             right = f"citations right {estimate(correct)} of {correct.n_units}; "
     yield (
@@ -285,9 +292,9 @@ _ON_SCORES = frozenset({"identical_ids", "nothing_relevant"})
 
 
 def _warnings(report: Report, _: Page) -> Parts:
-    warnings = [Problem(**one.dump()) for one in report.gold.warnings]
-    yield from (str(one) for one in warnings if one.code == "left_out")
-    yield from grouped(one for one in warnings if one.code in _ON_SCORES)
+    warnings = [Problem(**warning.dump()) for warning in report.gold.warnings]
+    yield from (str(warning) for warning in warnings if warning.code == "left_out")
+    yield from grouped(warning for warning in warnings if warning.code in _ON_SCORES)
     guard = report.trust.poisoning
     if (gold := guard.gold).n_blocked:
         yield (

@@ -61,15 +61,15 @@ def reliability_chart(name: str, about: Cursor, fill: str, crude: Cursor | None 
 
 
 def _reliability(page: Page, name: str, entry: Cursor) -> Markup:
-    about = entry.get("validation")
-    if about is None:
+    validation = entry.get("validation")
+    if validation is None:
         return Markup()
     caption = Markup("{} skill {}; {} outcomes in {} groups, {} misses").format(
         page.swatch(name),
-        interval(about["skill"], 2),
-        *(number(about[key]) for key in ("n", "groups", "misses")),
+        interval(validation["skill"], 2),
+        *(number(validation[key]) for key in ("n", "groups", "misses")),
     )
-    return reliability_chart(name, about, page.colour(name), entry.get("heuristic_v0")).figure(
+    return reliability_chart(name, validation, page.colour(name), entry.get("heuristic_v0")).figure(
         f"reliability-{page.strategies.index(name)}",
         f"Reliability of predicted miss rates, {name}",
         f"Observed over predicted miss rates of {name}, in bins of equal mass. No prediction saw "
@@ -89,12 +89,12 @@ def _against(page: Page) -> Markup:
     chart.line([(0, 0), (1, 1)], MUTED, 1.2, dash=DASHED)
     drawn = 0
     for name, entry in page.by_strategy("uncertainty", "strategies"):
-        stated, observed = entry["stated"], entry["observed"][target]
-        x, y = value_of(stated, "value"), value_of(observed, "value")
+        mean_rate, observed = entry["stated"], entry["observed"][target]
+        x, y = value_of(mean_rate, "value"), value_of(observed, "value")
         if x is None or y is None:
             continue
         fill, marker = page.colour(name), MARKERS[drawn % len(MARKERS)]
-        chart.line([(end, y) for end in ends_of(stated, x)], fill, 1.8, opacity=0.75)
+        chart.line([(end, y) for end in ends_of(mean_rate, x)], fill, 1.8, opacity=0.75)
         chart.line([(x, end) for end in ends_of(observed, y)], fill, 1.8, opacity=0.75)
         chart.point(x, y, fill, marker, size=4)
         chart.key(label(name), fill, marker)
@@ -115,16 +115,18 @@ def _by_score(page: Page, name: str) -> Markup:
     bins = page.report.get("misses", name, "by_score")
     if not bins:
         return Markup()
-    found = [(float(one["low"].value), float(one["high"].value), one["missed"]) for one in bins]
+    shares = [
+        (float(part["low"].value), float(part["high"].value), part["missed"]) for part in bins
+    ]
     chart = Chart(
         f"{label(name)}, misses by score",
-        x=(found[0][0], found[-1][1]),
+        x=(shares[0][0], shares[-1][1]),
         height=240,
         x_label="score of the first result",
         y_label="share of questions missed",
     )
     fill = page.colour(name)
-    for low, high, missed in found:
+    for low, high, missed in shares:
         value = value_of(missed, "value")
         if value is not None:
             middle = (low + high) / 2
@@ -137,7 +139,7 @@ def _by_score(page: Page, name: str) -> Markup:
         "; ".join(
             f"score {low:.3g} to {high:.3g}: {missed['value'].value:.3f} missed of "
             f"{missed['n_scored'].value:,}"
-            for low, high, missed in found
+            for low, high, missed in shares
         ),
         Markup("{} misses at ten results by score, in bins of equal size").format(
             page.swatch(name)
@@ -152,8 +154,8 @@ def panel(page: Page) -> Panel:
     comparison = calibration.get("comparison")
     diagrams = {name: _reliability(page, name, entry) for name, entry in entries}
     by_score = {name: _by_score(page, name) for name in page.strategies}
-    own = [by_score.pop(page.primary, None), diagrams.pop(page.primary, None)]
-    seen = page.by_strategy("uncertainty", "strategies")
+    of_primary = [by_score.pop(page.primary, None), diagrams.pop(page.primary, None)]
+    rates = page.by_strategy("uncertainty", "strategies")
 
     def reasons_of(key: str) -> list[tuple[Markup, Cursor | str]]:
         """Group the strategies with a null under this key by the reason of the null."""
@@ -162,14 +164,14 @@ def panel(page: Page) -> Panel:
 
     refused = [(name, entry["refused"]) for name, entry in entries if entry["refused"].value]
     context = {
-        "pictures": plots([_against(page), *own]),
+        "pictures": plots([_against(page), *of_primary]),
         "further": plots([*diagrams.values(), *by_score.values()]),
         "about": uncertainty,
         "calibration": calibration,
         "unfitted": reasons_of("validation"),
         "refused": page.group_alike(refused),
         "unstated": page.group_alike(
-            (n, entry["reason"]) for n, entry in seen if "reason" in entry
+            (n, entry["reason"]) for n, entry in rates if "reason" in entry
         ),
         "uncompared": calibration["comparison"].reason_beside if comparison is None else "",
         "rules": [(name, rule["text"]) for name, entry in entries for rule in entry["conformal"]],
