@@ -170,9 +170,9 @@ def open_settings(
     from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
-    given = {"home": home, "reports": reports, "gold_sets": gold_sets, "wait_s": wait}
+    options = {"home": home, "reports": reports, "gold_sets": gold_sets, "wait_s": wait}
     try:
-        return Settings.model_validate({k: v for k, v in given.items() if v is not None})
+        return Settings.model_validate({k: v for k, v in options.items() if v is not None})
     except ValidationError as error:
         raise InputError(
             [

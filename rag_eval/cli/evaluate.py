@@ -69,9 +69,11 @@ def lint(
             for line in lines:
                 typer.echo(masked_text(line))
             hint = "" if len(lines) == len(problems) else " (--all lists each)"
-            found = sum(problem.severity == "error" for problem in problems)
-            typer.echo(f"{folder.name}: {found} errors, {len(problems) - found} warnings{hint}")
-            errors += found
+            n_errors = sum(problem.severity == "error" for problem in problems)
+            typer.echo(
+                f"{folder.name}: {n_errors} errors, {len(problems) - n_errors} warnings{hint}"
+            )
+            errors += n_errors
     if errors:
         raise typer.Exit(ERROR)
 
@@ -269,14 +271,14 @@ def run(
         progress = progress_for()
         options: Any = {"strategies": tuple(strategy or ()), "vectors": vectors}
         options["progress"] = progress
-        given = [
+        sources = [
             name
             for name, value in (("gold sets", gold_set), ("--beir", beir), ("--recorded", recorded))
             if value
         ]
-        if len(given) > 1:
-            message, found = f"give {' or '.join(given)}, not both", " and ".join(given)
-            raise InputError.of("bad_arguments", message, field=given[-1], found=found)
+        if len(sources) > 1:
+            message, found = f"give {' or '.join(sources)}, not both", " and ".join(sources)
+            raise InputError.of("bad_arguments", message, field=sources[-1], found=found)
         if recorded is not None:
             from rag_eval.pipeline.opening import open_recorded
 
@@ -462,16 +464,16 @@ def ask(
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.live_questions import open_live
 
-        found = open_live(evaluation, strategy).retrieve(question)
+        retrieval = open_live(evaluation, strategy).retrieve(question)
     if json:
         from json import dumps
 
-        typer.echo(dumps(found.as_json(), indent=1, ensure_ascii=True, allow_nan=False))
+        typer.echo(dumps(retrieval.as_json(), indent=1, ensure_ascii=True, allow_nan=False))
         return
     from rag_eval.reporting.explanation import describe_retrieval
     from rag_eval.reporting.tables import print_parts
 
-    print_parts(console_for(), describe_retrieval(found))
+    print_parts(console_for(), describe_retrieval(retrieval))
 
 
 @app.command()

@@ -82,13 +82,13 @@ def gate(
         newest = settings.reports / gold_set_name(owner) / "retrieval-metrics.json"
         store = open_home(settings)
         store.take(f"{REPORTS}/{gold_set_name(owner)}", newest.parent)
-        judged = open_run(store, run or ("latest" if accept else str(newest)), owner)
-        verdict = verdict_rows(judged.report(), gold_set or judged.gold_set)
+        stored = open_run(store, run or ("latest" if accept else str(newest)), owner)
+        verdict = verdict_rows(stored.report(), gold_set or stored.gold_set)
         show_verdict(console_for(), verdict)
-        folder = out or judged.folder
+        folder = out or stored.folder
         written = () if folder is None else write_verdict(verdict, folder)
         if accept:
-            record = accept_baseline(settings, judged.run_id, who, why, gold_set=owner, force=force)
+            record = accept_baseline(settings, stored.run_id, who, why, gold_set=owner, force=force)
             typer.echo(f"accepted: {record.run_id}")
     for path in written:
         typer.echo(f"wrote {quoted(str(path), 400)}")
@@ -128,7 +128,7 @@ def rollout(
         from rag_eval.pipeline.comparisons import decide_rollout
         from rag_eval.storage.home import open_home
 
-        found = decide_rollout(
+        compared = decide_rollout(
             open_home(settings),
             gold_set or settings.primary_gold_set,
             candidate,
@@ -137,8 +137,8 @@ def rollout(
             run=run,
             measure=measure,
         )
-        _show(found)
-    if found.decision.action == "roll_back":
+        _show(compared)
+    if compared.decision.action == "roll_back":
         raise typer.Exit(GATE_FAILED)
 
 

@@ -110,7 +110,7 @@ def make_assets(
             inputs = _inputs(stage, node.strategy, strategies)
             spec = dg.AssetSpec(
                 key=key,
-                deps=[asset_key(one, prefix) for one in inputs],
+                deps=[asset_key(behind, prefix) for behind in inputs],
                 group_name=stage.group,
                 kinds=_kinds(stage),
                 owners=[OWNER],
@@ -153,8 +153,8 @@ def _make_asset(
             if node not in runner.nodes():
                 part = f"strategy {node.strategy}" if node.strategy else node.name
                 context.log.info("%s has no %s", context.partition_key, part)
-                judged = [] if guard is None else [guard.unconfigured(spec.key)]
-                yield dg.MaterializeResult(metadata=NOT_MATERIALIZED, check_results=judged)
+                results = [] if guard is None else [guard.unconfigured(spec.key)]
+                yield dg.MaterializeResult(metadata=NOT_MATERIALIZED, check_results=results)
                 return
             try:
                 made = runner.one(node)
@@ -180,11 +180,11 @@ def _make_asset(
                 context.log_event(
                     record_night(context.instance, nights, gold_set, night, to_metadata(shown))
                 )
-            judged = [] if guard is None else [guard.judge(runner, shown, spec.key)]
+            results = [] if guard is None else [guard.judge(runner, shown, spec.key)]
             yield dg.MaterializeResult(
                 metadata=to_metadata(shown),
                 data_version=dg.DataVersion(made.result.id),
-                check_results=judged,
+                check_results=results,
             )
 
     return step

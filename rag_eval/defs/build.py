@@ -84,12 +84,12 @@ class KnownGoldSet:
     @property
     def checks(self) -> list[dg.AssetCheckKey]:
         """Keys of the configured checks."""
-        own = [node for node in self.nodes if node.name in OF_STAGES]
+        checked = [node for node in self.nodes if node.name in OF_STAGES]
         report = asset_key(Node(REPORT), self.prefix)
         return [
             *(
                 dg.AssetCheckKey(asset_key(node, self.prefix), OF_STAGES[node.name].name)
-                for node in own
+                for node in checked
             ),
             *(dg.AssetCheckKey(report, gate_check(gate)) for gate in self.gates),
         ]
@@ -101,21 +101,21 @@ def known_gold_sets(folder: Path, prefix: str = "") -> list[KnownGoldSet]:
     An unreadable gold set keeps its partition, so that its nightly run shows the error. Raises
     InputError if the folder of gold sets is missing.
     """
-    known = []
+    gold_sets = []
     for name, place in discover(folder).items():
         try:
             config = load_config(place)
         except InputError:
             nodes = tuple(Node(stage.name) for stage in STAGES if not stage.each_strategy)
-            known.append(KnownGoldSet(name, (), (), nodes, nightly=True, prefix=prefix))
+            gold_sets.append(KnownGoldSet(name, (), (), nodes, nightly=True, prefix=prefix))
             continue
         strategies = tuple(spec.name for spec in config.strategies)
         nodes = tuple(
             node for stage in STAGES if stage.configured(config) for node in stage.nodes(strategies)
         )
         gates = tuple(check_names(config))
-        known.append(KnownGoldSet(name, strategies, gates, nodes, config.nightly, prefix))
-    return known
+        gold_sets.append(KnownGoldSet(name, strategies, gates, nodes, config.nightly, prefix))
+    return gold_sets
 
 
 def build_definitions(settings: Settings | None = None) -> dg.Definitions:
@@ -127,8 +127,8 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
     settings = settings or Settings()
     prefix = settings.asset_key_prefix
     gold_sets, report = known_gold_sets(settings.gold_sets, prefix), asset_key(Node(REPORT), prefix)
-    strategies = list(dict.fromkeys(name for one in gold_sets for name in one.strategies))
-    gates = list(dict.fromkeys(gate for one in gold_sets for gate in one.gates))
+    strategies = list(dict.fromkeys(name for gold_set in gold_sets for name in gold_set.strategies))
+    gates = list(dict.fromkeys(gate for gold_set in gold_sets for gate in gold_set.gates))
     partitions = dg.StaticPartitionsDefinition([gold_set.name for gold_set in gold_sets])
     job = dg.define_asset_job(
         JOB,
@@ -178,11 +178,11 @@ def load_executor(settings: Settings) -> dg.ExecutorDefinition:
     path = EXECUTORS.get(settings.executor, settings.executor)
     module, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute or "none", None)
+        executor = getattr(importlib.import_module(module), attribute or "none", None)
         reason = f"{path} is no executor of Dagster"
     except ImportError as error:
-        found, reason = None, str(error)
-    if not isinstance(found, dg.ExecutorDefinition):
+        executor, reason = None, str(error)
+    if not isinstance(executor, dg.ExecutorDefinition):
         raise InputError.of(
             "unknown_executor",
             f"the executor cannot be used ({quoted(reason)})",
@@ -190,7 +190,7 @@ def load_executor(settings: Settings) -> dg.ExecutorDefinition:
             found=settings.executor,
             accepted=f"{', '.join(EXECUTORS)} (with the package installed), or module:attribute",
         )
-    return found.configured(settings.executor_config) if settings.executor_config else found
+    return executor.configured(settings.executor_config) if settings.executor_config else executor
 
 
 def request_runs(gold_sets: list[KnownGoldSet], tick: str, night: str) -> Iterator[dg.RunRequest]:

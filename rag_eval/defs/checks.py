@@ -102,8 +102,8 @@ def _lint_errors(runner: Runner, _: InputError) -> list[Problem] | None:
     """List every problem by lint, because the error holds only the problems of its stage."""
     from rag_eval.pipeline.needs import lint_gold_set
 
-    found = lint_gold_set(runner.evaluation)
-    return found if any(problem.severity == "error" for problem in found) else None
+    problems = lint_gold_set(runner.evaluation)
+    return problems if any(problem.severity == "error" for problem in problems) else None
 
 
 def _lint_warnings(runner: Runner, _: Shown) -> Judgement:

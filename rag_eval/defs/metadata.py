@@ -129,15 +129,15 @@ def _value(value: object) -> Native:
     if isinstance(value, str):  # Dagster would guess that some texts are paths
         is_address = value.startswith(("http://", "https://"))
         return dg.MetadataValue.url(value) if is_address else dg.MetadataValue.text(value)
-    found: Native = native(value)
-    return found
+    plain: Native = native(value)
+    return plain
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    kept = [{name: native(row.get(name)) for name in columns} for row in rows[:MAX_ROWS]]
+    plain_rows = [{name: native(row.get(name)) for name in columns} for row in rows[:MAX_ROWS]]
 
     def kind(name: str) -> str:
-        cells = [row[name] for row in kept if row[name] is not None]
+        cells = [row[name] for row in plain_rows if row[name] is not None]
         for python, called in ((bool, "bool"), (int, "int"), ((int, float), "float")):
             if cells and all(isinstance(cell, python) for cell in cells):
                 return called
@@ -151,7 +151,7 @@ def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.Tabl
                 for name, cell in row.items()
             }
         )
-        for row in kept
+        for row in plain_rows
     ]
     schema = dg.TableSchema(columns=[dg.TableColumn(name, kinds[name]) for name in columns])
     return dg.MetadataValue.table(records, schema=schema)

@@ -41,9 +41,9 @@ def judge_floor(floor: Floor, figure: Figure | None, min_queries: int, part: str
         evidence["min_queries"] = min_queries
         return Judgement("insufficient_evidence", "too_few_queries", evidence, part)
     at_least = floor.direction == ">="
-    judged = figure.get("judged_at_k")
+    share_judged = figure.get("judged_at_k")
     needs_judgements = at_least and floor.measure.startswith(("precision", "ndcg"))
-    if needs_judgements and judged is not None and judged < MIN_JUDGED:
+    if needs_judgements and share_judged is not None and share_judged < MIN_JUDGED:
         evidence["min_judged"] = MIN_JUDGED
         return Judgement("insufficient_evidence", "too_few_judged", evidence, part)
 
@@ -77,12 +77,14 @@ class AcceptanceGate(Gate):
         if name == "cache_hit_rate" and inputs.is_first:
             asked = {"measure": name, "accepted": f"{floor.direction} {floor.bound:g}"}
             return Judgement("not_applicable", "first_run", {**asked, "reason": FIRST_RUN}, name)
-        judged = judge_floor(floor, figures.get(name), inputs.config.gates.min_queries, name)
+        judgement = judge_floor(floor, figures.get(name), inputs.config.gates.min_queries, name)
         if name == "groundedness" and "refused_answerable" in figures:
             # An answerer that refuses most questions can be grounded and of no use.
             refused = figures["refused_answerable"]["value"]
-            judged = judged._replace(evidence={**judged.evidence, "refused_answerable": refused})
-        return judged
+            judgement = judgement._replace(
+                evidence={**judgement.evidence, "refused_answerable": refused}
+            )
+        return judgement
 
 
 class StabilityGate(Gate):
@@ -147,16 +149,18 @@ class TrustGate(Gate):
         figure = inputs.trust[inputs.config.primary_strategy]["avg_trust"]
         without_bounds = {**figure, "ci_low": None, "ci_high": None}
         floor = Floor(measure="avg_trust_score", direction=">=", bound=gates.min_trust)
-        judged = judge_floor(floor, without_bounds, gates.min_queries)
+        judgement = judge_floor(floor, without_bounds, gates.min_queries)
         if figure.get("value") is not None:
-            known = known_figures(figure, *_ESTIMATE)
-            judged = judged._replace(evidence={**judged.evidence, **known})
+            interval = known_figures(figure, *_ESTIMATE)
+            judgement = judgement._replace(evidence={**judgement.evidence, **interval})
         factors = {
-            one.factor: f"{one.status}: {one.reason}" if one.reason else f"{one.n} of {one.of}"
-            for one in inputs.trust_factors
+            factor.factor: f"{factor.status}: {factor.reason}"
+            if factor.reason
+            else f"{factor.n} of {factor.of}"
+            for factor in inputs.trust_factors
         }
         more = {"factors": factors} if factors else {}
-        yield judged._replace(evidence={**judged.evidence, **more})
+        yield judgement._replace(evidence={**judgement.evidence, **more})
 
 
 MAX_EXAMPLES = 20

@@ -181,9 +181,9 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
     queries, pairs = sorted(frames[0]["query_id"].unique()), []
     gold = a.shared_gold().of(queries)
     for name in names:
-        left, right = (means_by_query(one, [name], queries, a.level) for one in frames)
-        found = paired_comparison(left, right, gold)
-        pairs.append((f"{name} (a)", f"{name} (b)", found))
+        left, right = (means_by_query(frame, [name], queries, a.level) for frame in frames)
+        compared = paired_comparison(left, right, gold)
+        pairs.append((f"{name} (a)", f"{name} (b)", compared))
     earlier, later = sorted((a, b), key=lambda run: run.run_id)
     notes = [f"DIFFERENT: {sentence}" for sentence in changes(earlier, later).values()]
     return notes, comparison_rows(pairs, a.level)
@@ -236,10 +236,10 @@ def decide_rollout(
         There is no such run, stage, strategy or measure, or the run's artifacts are gone.
     """
     measure = find_machine_name(measure)
-    kept = open_run(home, run, gold_set)
-    rows = kept.per_query()
+    stored = open_run(home, run, gold_set)
+    rows = stored.per_query()
     measures = rows.select_dtypes("number").columns.difference(["seed"]).tolist()
-    names = list(kept.strategies)
+    names = list(stored.strategies)
     base = against or next((name for name in names if name != candidate), candidate)
     others = [name for name in names if name != candidate]
     for field, value, choices in (
@@ -256,23 +256,23 @@ def decide_rollout(
                 found=str(value),
                 accepted=", ".join(map(str, choices)),
             )
-    rows = rows[(rows["level"] == kept.level) & rows["strategy"].isin([base, candidate])]
+    rows = rows[(rows["level"] == stored.level) & rows["strategy"].isin([base, candidate])]
     values = rows.pivot_table(measure, "query_id", "strategy", "mean", dropna=False)
     values = values.reindex(columns=[base, candidate])
     decision = rollout.decide(
         values[base],
         values[candidate],
-        kept.shared_gold().of(values.index.tolist()),
+        stored.shared_gold().of(values.index.tolist()),
         higher_is_better=higher_is_better(measure),
     )
     later = [other for other in rollout.STAGES if other > stage]
     return Rollout(
-        gold_hash=kept.gold_hash,
-        run_id=kept.run_id,
+        gold_hash=stored.gold_hash,
+        run_id=stored.run_id,
         base=base,
         candidate=candidate,
         measure=measure,
-        level=kept.level,
+        level=stored.level,
         stage=stage,
         next_stage=later[0] if decision.action == "promote" and later else None,
         decision=decision,

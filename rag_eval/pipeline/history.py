@@ -96,8 +96,8 @@ class KeptRun(RunInputs):
     def report(self) -> Report:
         """Read the report; raise InputError if the file was changed."""
         assert self.file is not None
-        found = read_object(self.file)
-        return whole_report(found if self.folder else found["report"], self.file)
+        content = read_object(self.file)
+        return whole_report(content if self.folder else content["report"], self.file)
 
     def artifact(self, stage: str) -> Artifact | None:
         """Find the result of a stage; None when the run names no result or the result is gone."""
@@ -134,11 +134,11 @@ class KeptRun(RunInputs):
         if self.folder is None:
             gold = self.stored("gold_variants")
             names = gold.frame("queries", ["query_id"])["query_id"].tolist()
-            judged, columns = gold.frame("qrels_document"), ["query_id", "item_id", "gain"]
+            qrels, columns = gold.frame("qrels_document"), ["query_id", "item_id", "gain"]
         else:
-            judged, columns = self._table("qrels"), ["query_id", "docno", "relevance"]
+            qrels, columns = self._table("qrels"), ["query_id", "docno", "relevance"]
             names = self._table("questions")["query_id"].unique().tolist()
-        query, document, gain = (judged[name] for name in columns)
+        query, document, gain = (qrels[name] for name in columns)
         relevant = (gain > 0).to_numpy()
         row = pd.Index(names).get_indexer(pd.Index(query[relevant]))
         shared = SharedGold.of_pairs(row, pd.factorize(document[relevant])[0], len(names))
@@ -219,8 +219,8 @@ def run_name(run_id: str) -> str:
 
 def keep_run(home: Home, run: KeptRun, artifacts: Mapping[str, str], report: Open) -> None:
     """Store a run with its whole report and the keys of its artifacts."""
-    kept = {"gold_set": run.gold_set, "artifacts": artifacts, "report": report}
-    home.write(run_name(run.run_id), dumps(kept).encode())
+    record = {"gold_set": run.gold_set, "artifacts": artifacts, "report": report}
+    home.write(run_name(run.run_id), dumps(record).encode())
 
 
 def run_ids(home: Home) -> list[str]:
@@ -259,9 +259,9 @@ def _find_place(error: ValidationError) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _read(path: Path, _state: tuple[int, int]) -> KeptRun:
-    kept = json.loads(path.read_text(encoding="utf-8"))
+    record = json.loads(path.read_text(encoding="utf-8"))
     try:
-        run = make_record(kept["gold_set"], kept["artifacts"], kept["report"], path)
+        run = make_record(record["gold_set"], record["artifacts"], record["report"], path)
     except StopIteration:
         raise ValueError("no measures of the primary strategy") from None
     if run.run_id != path.stem or run.primary not in run.strategies:
@@ -290,8 +290,8 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
     if age is not None:
         runs = list(itertools.islice(readable_runs(home, gold_set), age, age + 1))
     else:
-        named = (run_id for run_id in run_ids(home) if name and run_id.startswith(name))
-        runs = [read_run(home, run_id) for run_id in named]
+        matching = (run_id for run_id in run_ids(home) if name and run_id.startswith(name))
+        runs = [read_run(home, run_id) for run_id in matching]
         runs = [run for run in runs if gold_set in {None, run.gold_set}]
         if not runs and gold_set is None and name:
             runs = list(itertools.islice(readable_runs(home, name), 1))
@@ -343,24 +343,24 @@ def changes(before: RunInputs, now: RunInputs) -> Changes:
         ("new strategies:", sorted(now.strategies.keys() - before.strategies.keys())),
         ("strategies no longer there:", sorted(before.strategies.keys() - now.strategies.keys())),
     )
-    found: Changes = {}
+    changed: Changes = {}
     if before.gold_hash != now.gold_hash:
         old_gold, new_gold = before.gold_hash[:12], now.gold_hash[:12]
-        found["gold_changed"] = f"the gold differs: {old_gold} before, {new_gold} now"
+        changed["gold_changed"] = f"the gold differs: {old_gold} before, {new_gold} now"
     if before.chunks_hash != now.chunks_hash:
         old_chunks, new_chunks = before.chunks_hash[:12], now.chunks_hash[:12]
-        found["chunks_changed"] = f"the chunks differ: {old_chunks} before, {new_chunks} now"
+        changed["chunks_changed"] = f"the chunks differ: {old_chunks} before, {new_chunks} now"
     if indexed:
-        found["index_changed"] = f"the index differs {_name_some('of', indexed)}"
+        changed["index_changed"] = f"the index differs {_name_some('of', indexed)}"
     if parts:
-        found["configuration_changed"] = f"configured otherwise: {'; '.join(parts)}"
+        changed["configuration_changed"] = f"configured otherwise: {'; '.join(parts)}"
     if before.strategies.keys() != now.strategies.keys():
-        found["strategies_changed"] = "; ".join(_name_some(*row) for row in others if row[1])
+        changed["strategies_changed"] = "; ".join(_name_some(*row) for row in others if row[1])
     if before.code != now.code:
-        found["code_changed"] = (
+        changed["code_changed"] = (
             "the code differs: another version of rag_eval or of the libraries underneath"
         )
-    return found
+    return changed
 
 
 def are_comparable(changed: Changes) -> bool:
@@ -448,13 +448,13 @@ def _deltas(
     names: Sequence[str], now: FloatArray, before: FloatArray, gold: SharedGold
 ) -> Iterator[NightDelta]:
     """Compare arrays of `means_by_query`: now - before of each strategy and measure."""
-    found = paired_comparison(now, before, gold)
+    compared = paired_comparison(now, before, gold)
     for at, (name, label) in enumerate((name, label) for name in names for label in COMPARED):
         pairs = np.stack([before[:, at], now[:, at]])
         pairs = pairs[:, ~np.isnan(pairs).any(axis=0)]
         means = pairs.mean(axis=1) if pairs.size else np.full(2, np.nan)
         why = {} if pairs.size else dict.fromkeys(("before", "after"), NOT_PAIRED)
-        row = {"strategy": name, "measure": label, **delta_of(found, at), "why": why}
+        row = {"strategy": name, "measure": label, **delta_of(compared, at), "why": why}
         row |= {"before": number(means[0]), "after": number(means[1])}
         yield NightDelta.model_validate(row)
 
