@@ -102,8 +102,8 @@ def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking
             calibrated_, synthesis = (
                 line["answer"][f"{name}_confidence"] for name in ("calibrated", "synthesis")
             )
-            assert calibrated_["type"] == "derived"
-            assert calibrated_["value"] <= synthesis["value"]
+            assert calibrated_["type"] == synthesis["type"]  # absent where nothing was answered
+            assert calibrated_.get("value", 0) <= synthesis.get("value", 0)
     assert min(rates[True]) > max(rates[False])
     assert entry["stated"]["value"] == pytest.approx(1 / made.MISSED_OF, abs=0.1)
 
