@@ -185,6 +185,8 @@ class _Passage(NamedTuple):
     """The sentences of the texts in order, as one running text."""
 
     sentences: list[str]
+    text: str
+    """All sentences."""
     places: Mapping[int, list[int]]
     """Sentences of each word."""
     pairs: set[tuple[int, int]]
@@ -204,7 +206,7 @@ class _Passage(NamedTuple):
             figures.update(numbers(alike[at]))
             for term in set(row):
                 places[term].append(at)
-        return _Passage(sentences, dict(places), pairs, figures)
+        return _Passage(sentences, " ".join(sentences), dict(places), pairs, figures)
 
     def best_window(self, weights: Mapping[int, float]) -> tuple[float, int]:
         """Return the share of weight in the best window, and its first sentence.
@@ -254,12 +256,12 @@ def support(
     reader = _Reader(frequencies)
     read = functools.lru_cache(maxsize=64)(lambda key: _Passage.read(key, reader))
     return [
-        _score(sentence, read(tuple(shown)), tuple(shown), reader)
+        _score(sentence, read(tuple(shown)), reader)
         for sentence, shown in zip(sentences, texts, strict=True)
     ]
 
 
-def _score(sentence: str, passage: _Passage, texts: tuple[str, ...], reader: _Reader) -> Support:
+def _score(sentence: str, passage: _Passage, reader: _Reader) -> Support:
     order = reader.words(sentence)
     weights = {term: reader.weight(term) for term in order}
     whole = sum(weights.values())
@@ -278,7 +280,7 @@ def _score(sentence: str, passage: _Passage, texts: tuple[str, ...], reader: _Re
     window = " ".join(passage.sentences[first : first + WINDOW])
     conflicts: list[Conflict] = []
     if score >= _COMPARED:
-        conflicts = find_conflicts(sentence, window, texts)
+        conflicts = find_conflicts(sentence, window, [passage.text])
         score = share * CONTRADICTED if conflicts else score
     return Support(score, len(weights), window, conflicts, _find_runs(sentence, passage, reader))
 
