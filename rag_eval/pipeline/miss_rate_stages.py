@@ -5,6 +5,7 @@ miss rates of later runs. The statistics are in `rag_eval.uncertainty`.
 """
 
 import dataclasses
+import datetime as dt
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,16 @@ from rag_eval.pipeline.index import (
 )
 from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.retrieval import StrategyRun, read_ranking
-from rag_eval.pipeline.runner import Result, Runner, Stage, Work, file_part, frame_part, json_part
+from rag_eval.pipeline.runner import (
+    WHOLE,
+    Result,
+    Runner,
+    Stage,
+    Work,
+    file_part,
+    frame_part,
+    json_part,
+)
 from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.pipeline.uncertain import (
     UNCERTAIN_FILE,
@@ -49,7 +59,6 @@ from rag_eval.pipeline.uncertain import (
     summarize_answers,
     write_lines,
 )
-from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.calibration import (
     GoldQuestions,
     StrategyFacts,
@@ -73,7 +82,7 @@ from rag_eval.uncertainty.confidence import AnswerGold, AnswerWorth, weigh_answe
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
-from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history
+from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.iterative import Iterative, harm
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
@@ -333,25 +342,25 @@ class MissRateClaims(Result):
         return of_strategy(self.claims, name).reset_index(drop=True)
 
 
-def _identify_sources(
-    work: Work,
-    retrieval_signals: RetrievalSignals,
-    runs: Mapping[str, StrategyRun],
-    gold_variants: GoldVariants,
-) -> object:
+def _identify_sources(work: Work, retrieval_signals: RetrievalSignals, **_: object) -> object:
     """Identify accepted calibrators, and the judged questions that histories are made of."""
-    del runs
-    identity, outcomes = {}, Outcomes(work.evaluation.settings)
-    for name, facts in retrieval_signals.about.items():
-        accepted = find_accepted(work.evaluation.home, work.config, name, facts.fingerprint)
-        rows = retrieval_signals.signals_of(name)["variant"]
-        variants = gold_variants.variants.iloc[rows]
-        judged = outcomes.judged_texts(work.config, facts.fingerprint, gold_variants.queries)
-        names = variants["text"].tolist(), variants["group_id"].tolist()
-        history, n_similar = similar_history(*names, judged)
-        similar: list[object] = [history.tolist()] if n_similar.any() else []
-        identity[name] = [accepted.calibrator_id, accepted.status, digest(similar)]
-    return identity
+    return [_outcomes_now(work, retrieval_signals), _accepted_now(work, retrieval_signals)]
+
+
+def _outcomes_now(work: Work, retrieval_signals: RetrievalSignals) -> list[object]:
+    """Identify the outcomes of every strategy."""
+    prints = [facts.fingerprint for facts in retrieval_signals.about.values()]
+    return Outcomes(work.evaluation.settings).state(prints)
+
+
+def _accepted_now(work: Work, retrieval_signals: RetrievalSignals) -> dict[str, list[str]]:
+    """Identify the accepted calibrator of every strategy, with its status."""
+    home = work.evaluation.home
+    in_use = {
+        name: find_accepted(home, work.config, name, facts.fingerprint)
+        for name, facts in retrieval_signals.about.items()
+    }
+    return {name: [accepted.calibrator_id, accepted.status] for name, accepted in in_use.items()}
 
 
 @Stage(
@@ -408,7 +417,7 @@ class RetrievalOutcomes(Result):
 
     shown = ("strategies",)
     judged: pd.DataFrame = frame_part()
-    strategies: dict[str, AddedOutcomes] = json_part(volatile=True)
+    strategies: dict[str, AddedOutcomes] = json_part()
     gold_source: str = json_part()
     not_recorded: str = json_part()
 
@@ -417,10 +426,17 @@ class RetrievalOutcomes(Result):
         return of_strategy(self.judged, name)
 
 
+def _identify_outcomes(work: Work, retrieval_signals: RetrievalSignals, **_: object) -> object:
+    """Identify the outcomes that the table holds."""
+    return _outcomes_now(work, retrieval_signals)
+
+
 @Stage(
     "retrieval_outcomes",
     "uncertainty",
     stores=("outcomes",),
+    reads=WHOLE,
+    outside=_identify_outcomes,
     live=True,
     columns=RETRIEVAL_OUTCOMES,
     kinds=("sql",),
@@ -501,10 +517,32 @@ class MissRateCalibration(Result):
     traffic: pd.DataFrame = frame_part()
 
 
+def _identify_calibration(
+    work: Work, retrieval_signals: RetrievalSignals, runs: Mapping[str, StrategyRun], **_: object
+) -> object:
+    """Identify outcomes, accepted calibrators, and the day where outcomes may grow too old."""
+    evaluation, facts = work.evaluation, retrieval_signals.about.values()
+    grow_old = Outcomes(evaluation.settings).grow_old([its.fingerprint for its in facts])
+    steering = {
+        name: steering_calibrator(evaluation, spec, runs[spec.base_name].about.index_hash)
+        for name in runs
+        if (spec := work.config.strategy(name)).base_name is not None
+    }
+    return {
+        "outcomes": _outcomes_now(work, retrieval_signals),
+        "day": dt.datetime.now(dt.UTC).date().isoformat() if grow_old else "",
+        "accepted": _accepted_now(work, retrieval_signals),
+        "steering": steering,
+        "partial": evaluation.partial,
+    }
+
+
 @Stage(
     "miss_rate_calibration",
     "uncertainty",
     stores=("outcomes", "calibrators", "traffic"),
+    reads=WHOLE,
+    outside=_identify_calibration,
     live=True,
     kinds=("json", "sql"),
 )
@@ -603,7 +641,7 @@ class CalibratedMissRates(Result):
         return {"uncertainty": self.uncertainty, "calibration": self.calibration}
 
 
-@Stage("calibrated_miss_rates", "uncertainty", live=True)
+@Stage("calibrated_miss_rates", "uncertainty", reads=WHOLE)
 def compare_miss_rates(
     work: Work,
     *,

@@ -22,7 +22,8 @@ from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.questions import SUMMARY_FILE, slim, unpacked
 from rag_eval.storage.artifacts import Artifact
-from rag_eval.storage.files import write_text
+from rag_eval.storage.files import file_states, write_text
+from rag_eval.storage.hashing import text_hash
 from rag_eval.storage.secrets import without_secrets
 
 # ---- The page of a finished report, and the tables of its panels.
@@ -40,7 +41,22 @@ class HtmlReport(Result):
     about: dict[str, str | int] = json_part(volatile=True)
 
 
-@Stage("html_report", "reporting", stores=("reports",), live=True, kinds=("html",))
+def _identify_pages(work: Work, retrieval_metrics_report: MetricsReport) -> object:
+    """Identify the run that the pages show, and the pages in the folder of reports."""
+    folder, run_id = work.evaluation.reports, retrieval_metrics_report.report.run_id
+    written = [folder / page for page in PAGES] + sorted((folder / TABLES).glob("*"))
+    return [run_id, file_states(written)]
+
+
+@Stage(
+    "html_report",
+    "reporting",
+    stores=("reports",),
+    reads=("settings.html_report",),
+    outside=_identify_pages,
+    live=True,
+    kinds=("html",),
+)
 def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlReport:
     """Write index.html, which opens from disk, and tables as CSV and LaTeX."""
     report, place = retrieval_metrics_report.report, work.evaluation.reports
@@ -105,12 +121,17 @@ class MlflowRecord(Result):
     error: str = json_part()
 
 
+def _identify_record(work: Work, retrieval_metrics_report: MetricsReport) -> object:
+    """Identify the run, and the tracking store that it is recorded in."""
+    return [retrieval_metrics_report.report.run_id, text_hash(work.settings.mlflow_uri)]
+
+
 @Stage(
     "mlflow_record",
     "reporting",
     stores=("reports", "mlflow"),
     after=("html_report",),
-    live=True,
+    outside=_identify_record,
     kinds=("mlflow",),
     failure=lambda result: result.error,
 )
@@ -136,7 +157,9 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
     except Exception as failure:  # noqa: BLE001 - a tracking store may raise any exception
         reason = quoted(without_secrets(f"{type(failure).__name__}: {failure}", uri), 400)
         error = f"MLflow did not record this run ({reason}); the report is complete"
-    return MlflowRecord(mlflow_run=run, runs_page=page, run_id=report.run_id, error=error)
+    recorded = MlflowRecord(mlflow_run=run, runs_page=page, run_id=report.run_id, error=error)
+    recorded.is_lasting = not error
+    return recorded
 
 
 def _questions_table(bundle: Artifact | None) -> dict[str, list[Any]]:
@@ -178,7 +201,7 @@ def _explain_failure(result: GateVerdict) -> str:
     "gate_verdict",
     "reporting",
     after=("html_report", "mlflow_record"),
-    live=True,
+    outside=lambda _, retrieval_metrics_report: retrieval_metrics_report.report.run_id,
     kinds=("python",),
     failure=_explain_failure,
 )

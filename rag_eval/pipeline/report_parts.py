@@ -42,7 +42,11 @@ def join_fields(work: Work, results: Results, runs: ScoredRuns) -> dict[str, Any
     strategies = {
         name: StrategyPart.model_validate(part) for name, part in fields["strategies"].items()
     }
-    primary, use, trust = strategies[config.primary_strategy], _embeddings(results), fields["trust"]
+    primary, use, trust = (
+        strategies[config.primary_strategy],
+        count_embedded(results),
+        fields["trust"],
+    )
     fields["index"] |= {"hash": primary.index_hash, "embed_model": primary.embed_model}
     return fields | {
         "strategy": primary.name,
@@ -90,7 +94,7 @@ def _headline(name: str, figure: Estimate) -> dict[str, object]:
     return {name: figure.value, **reason}
 
 
-def _embeddings(results: Results) -> Embeddings:
+def count_embedded(results: Results) -> Embeddings:
     """Count the texts that needed a vector, and the texts without a cached vector."""
     models, expanded = {results.get(StabilityMeasures).about.embedding}, 0
     for run in results.by_strategy(StrategyRun).values():

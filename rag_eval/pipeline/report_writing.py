@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rag_eval.pipeline.answer_stages import ABORT_LOG, Answered, AnswerSet, find_answered
+from rag_eval.pipeline.comparisons import acceptances
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -22,14 +23,15 @@ from rag_eval.pipeline.history import (
     keep_run,
     make_record,
     previous_part,
+    readable_runs,
 )
 from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.report_folder import EVIDENCE_FILE, PAGE, TABLES, MetricsReport, publish
-from rag_eval.pipeline.report_parts import REPORTED, join_fields, judge_draft
+from rag_eval.pipeline.report_parts import REPORTED, count_embedded, join_fields, judge_draft
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Results, Stage, Work
+from rag_eval.pipeline.runner import WHOLE, Results, Stage, Work
 from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.pipeline.uncertain import UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
@@ -45,7 +47,8 @@ from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, unpacked
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts
-from rag_eval.storage.files import atomic_path, write_bytes, write_text
+from rag_eval.storage.files import atomic_path, file_states, write_bytes, write_text
+from rag_eval.storage.hashing import code_version
 
 # ---- The stage: the report and every file beside it.
 
@@ -62,11 +65,32 @@ REPLACED: Final = (
 """Files that every run writes anew, or removes."""
 
 
+def _identify_report(work: Work, **inputs: Any) -> object:
+    """Identify what the report says beside its inputs, and the report in the folder.
+
+    The run before decides what is compared. Of the files of the folder, pages belong to a later
+    stage, and the others are written with the report.
+    """
+    evaluation, settings = work.evaluation, work.settings
+    before = next(readable_runs(evaluation.home, work.config.name), None)
+    places = [evaluation.reports] + [settings.reports] * evaluation.is_primary
+    return {
+        "run": None if before is None else before.run_id,
+        "baseline": [one.run_id for one in acceptances(evaluation.home, work.config.name)[-1:]],
+        "embedded": count_embedded(Results(inputs)).embedded,
+        "code": code_version(),
+        "evaluation": [evaluation.partial, evaluation.known],
+        "files": [file_states([place / REPORT_FILE, place / EVIDENCE_FILE]) for place in places],
+    }
+
+
 @Stage(
     "retrieval_metrics_report",
     "reporting",
     given=REPORTED,
     stores=("baselines", "kept_runs", "traces", "reports"),
+    reads=(*WHOLE, "settings.feature_hybrid_retrieval", "settings.feature_ragas_eval"),
+    outside=_identify_report,
     live=True,
 )
 def write_report(work: Work, **inputs: Any) -> MetricsReport:

@@ -32,6 +32,8 @@ SETTINGS: Final = "settings."
 """Prefix of the settings in `Stage.reads`."""
 STRATEGY: Final = "strategy"
 """Name in `Stage.reads` for the configuration entry of the stage's own strategy."""
+WHOLE: Final = tuple(GoldSetConfig.model_fields)
+"""Value of `Stage.reads` for the whole configuration of the gold set."""
 
 
 class Part:
@@ -360,7 +362,9 @@ class Stage:
     each_strategy
         Whether each configured strategy has a result of its own.
     live
-        Whether every run repeats the stage, because it writes to a store or a folder.
+        Whether the stage writes to a store or a folder. What it wrote is read by `outside` again,
+        so that a later run repeats the stage only after another change there. Without `outside`
+        every run repeats it.
     configured
         `configured(config)` says whether a configuration needs the stage.
     chosen
@@ -561,16 +565,10 @@ class Runner:
         )
         started, store = time.perf_counter(), self.evaluation.store
         kind, volatile = stage.name, stage.result.volatile()
-        outside = AGAIN if stage.live else stage.outside(work, **inputs)
-        key = digest(
-            [
-                kind,
-                version,
-                self._read_values(stage, node.strategy),
-                outside,
-                _ids(inputs, node.strategy),
-            ]
-        )
+        reads, ids = self._read_values(stage, node.strategy), _ids(inputs, node.strategy)
+        is_repeated = stage.live and stage.outside is _nothing
+        outside = AGAIN if is_repeated else stage.outside(work, **inputs)
+        key = digest([kind, version, reads, outside, ids])
         artifact = None if outside == AGAIN else store.whole(kind, key)
         if artifact is None:
             try:
@@ -582,6 +580,8 @@ class Runner:
                     "stage_exited", message, node, found=f"status {error.code}", accepted=accepted
                 ) from error
             parts, is_kept = result.as_parts(), result.is_lasting and outside != AGAIN
+            if stage.live and is_kept:
+                key = digest([kind, version, reads, stage.outside(work, **inputs), ids])
             artifact = store.put(kind, parts, volatile, work.made_from, key if is_kept else "")
         self._record(node, artifact)
         return Made(

@@ -357,6 +357,18 @@ class Transaction:
                 found[column.name] = json.loads(f"[{','.join(texts)}]")
         return found
 
+    def size(self, table: TableSpec, where: Mapping[str, Any], newest: str) -> list[Any]:
+        """Return the number of rows that `where` chooses, and the largest value of a column.
+
+        Of a table whose rows are never changed, an equal size means equal rows.
+        """
+        from sqlalchemy import func, select
+
+        declared = self._store.table(table)
+        query = select(func.count(), func.max(declared.c[newest])).select_from(declared)
+        (row,) = self._connection.execute(query.where(*self._chosen(table, where))).all()
+        return list(row)
+
     def _chosen(
         self, table: TableSpec, where: Mapping[str, Any]
     ) -> "Iterator[ColumnElement[bool]]":

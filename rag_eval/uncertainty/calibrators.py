@@ -4,7 +4,7 @@ import dataclasses
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,7 +23,7 @@ from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.estimator import MissRateModel
 from rag_eval.uncertainty.heuristic import JudgedTexts
-from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, frame_of
+from rag_eval.uncertainty.outcomes import OUTCOMES_TABLE, OutcomeStore, fit_rows, frame_of
 from rag_eval.uncertainty.status import Series
 from rag_eval.uncertainty.stored import Stored
 
@@ -50,6 +50,28 @@ class Outcomes:
             return ""
         problem = self.error.problems[0]
         return f"the outcomes can neither be read nor written: {problem.code}, {problem.message}"
+
+    def state(self, fingerprints: Sequence[str]) -> list[object]:
+        """Identify the outcomes of strategies, as JSON; no row of them is ever changed."""
+        if self.store is None:
+            return [self.fault]
+        with self.store.sql.reading() as transaction:
+            return [
+                transaction.size(OUTCOMES_TABLE, {"strategy_fingerprint": name}, "at")
+                for name in fingerprints
+            ]
+
+    def grow_old(self, fingerprints: Sequence[str]) -> bool:
+        """Tell whether some outcomes have an age: those by gold are judged anew in every run."""
+        if self.store is None:
+            return False
+        of_all = {"strategy_fingerprint": list(fingerprints)}
+        with self.store.sql.reading() as transaction:
+            n_all, n_by_gold = (
+                transaction.size(OUTCOMES_TABLE, where, "at")[0]
+                for where in (of_all, {**of_all, "gold_source": "qrels"})
+            )
+        return bool(n_all > n_by_gold)
 
     def fitting(self, config: GoldSetConfig, fingerprint: str) -> pd.DataFrame:
         """Read the outcomes of a strategy that may fit: claim_id, query_id, missed, weight."""
