@@ -55,4 +55,4 @@ def publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = Fals
     for name in (REPORT_FILE, PAGE, EVIDENCE_FILE):
         if (evaluation.reports / name).is_file():
             with atomic_path(top / name) as partial:
-                shutil.copyfile(evaluation.reports / name, partial)
+                shutil.copy2(evaluation.reports / name, partial)  # an equal file has an equal time
