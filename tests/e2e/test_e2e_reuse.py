@@ -26,9 +26,10 @@ from cli_project import (
 )
 
 from rag_eval.core.settings import Settings
+from rag_eval.pipeline.comparisons import accept_baseline
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.opening import open_beir, open_gold_set
-from rag_eval.pipeline.stages import STAGES, Outcome, evaluate_all
+from rag_eval.pipeline.stages import STAGES, Outcome, evaluate_all, open_runner
 from rag_eval.reporting.metrics_report import _stable_part, content_hash, finish, make_draft
 from rag_eval.reporting.report import make_schema
 from rag_eval.storage.hashing import text_hash
@@ -127,9 +128,11 @@ def test_a_second_run_finds_the_same_and_makes_nothing(nights):
     assert first["reused"] == {"index": False, "runs": {"bm25": False, "vector": False}}
     before, after = nights.files
     written = {path for path, stamp in after.items() if before.get(path) != stamp}
+    # the first run's outcomes were recorded, and the cache has every vector: a second report
     live = {stage.name for stage in STAGES if stage.live}
+    later = {"miss_rate_claims", "calibrated_miss_rates", "mlflow_record", "gate_verdict"}
     # the explorer names the previous run, which has changed
-    assert "explorer" in {path.split("/")[1] for path in written} <= {"explorer", *live}
+    assert "explorer" in {path.split("/")[1] for path in written} <= {"explorer", *live, *later}
     assert before.items() <= after.items()
     assert again["run_id"] != first["run_id"]
     assert _stable_part(again) == _stable_part(first)
@@ -295,3 +298,36 @@ def test_only_new_texts_are_embedded(project):
         QRELS.replace(f"keep\t{BEIR_CORPUS[0]['_id']}", f"keep\t{more[-1]['_id']}")
     )
     assert embedded() == (needed, 0)
+
+
+@pytest.mark.usefixtures("pages")
+def test_a_night_repeats_only_what_a_change_outside_asks_for(project):
+    def night() -> set[str]:
+        """Run all stages, and return those that were made anew."""
+        evaluation = open_gold_set(project.gold, settings(project.root))
+        with evaluation.lock:
+            return {made.stage.name for made in open_runner(evaluation).run() if not made.reused}
+
+    reports = project.root / "reports" / project.gold.name
+    later = {"retrieval_metrics_report", "html_report", "mlflow_record", "gate_verdict"}
+    night()
+    night()  # counts no text as embedded, so it has another cache hit rate
+    stamp = (reports / "retrieval-metrics.json").stat().st_mtime_ns
+    assert night() == set()
+    assert (reports / "retrieval-metrics.json").stat().st_mtime_ns == stamp
+    (reports / "index.html").unlink()
+    assert night() == {"html_report"}
+    assert (reports / "index.html").is_file()
+    (reports / "retrieval-metrics.json").unlink()
+    assert night() == later
+    report = json.loads((reports / "retrieval-metrics.json").read_text(encoding="utf-8"))
+    accept_baseline(
+        settings(project.root),
+        report["run_id"],
+        "a person",
+        "a test",
+        gold_set=project.gold.name,
+        force=True,
+    )
+    assert night() == later
+    assert night() == set()

@@ -11,7 +11,7 @@ import pytest
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import index
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.runner import Part, Work, check_graph
+from rag_eval.pipeline.runner import AGAIN, Part, Work, check_graph
 from rag_eval.pipeline.stages import STAGES, open_runner
 from rag_eval.storage.artifacts import Artifact
 
@@ -135,7 +135,7 @@ def test_a_stage_reads_what_its_row_declares(tmp_path, project_root, trace):
             # Run each node as a separate step, because a value in memory would replace a read.
             runner = open_runner(dataclasses.replace(evaluation, use_record=True))
             runner.stages[stage.name] = dataclasses.replace(
-                stage, make=on(trace, stage.make), live=True
+                stage, make=on(trace, stage.make), outside=lambda *_, **__: AGAIN
             )
             runner.one(node)
         read = {one for one in trace.kinds if one in runner.stages} | trace.stores - {None}
