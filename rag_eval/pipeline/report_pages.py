@@ -44,7 +44,7 @@ class HtmlReport(Result):
 def _identify_pages(work: Work, retrieval_metrics_report: MetricsReport) -> object:
     """Identify the run that the pages show, and the pages in the folder of reports."""
     folder, run_id = work.evaluation.reports, retrieval_metrics_report.report.run_id
-    written = [folder / page for page in PAGES] + sorted((folder / TABLES).glob("*"))
+    written = [folder / PAGE, *sorted((folder / TABLES).glob("*"))]
     return [run_id, file_states(written)]
 
 
