@@ -26,8 +26,8 @@ from scipy.stats import beta
 from timing import data_folder, emit, skipped
 
 from rag_eval.gates.regression import judge_drops
+from rag_eval.measures.intervals import paired_comparison
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.measures.paired import paired_comparison
 
 DRAWS, PAIRED_DRAWS = 1000, 600
 ICCS, RATES = (0.0, 0.3, 0.6), (0.1, 0.3, 0.7, 0.95)

@@ -32,8 +32,8 @@ from rag_eval.answers.extractive import Extract, Extractive, Passage
 from rag_eval.citations.matching import Spans, match_citations
 from rag_eval.core.config import PROVISIONAL_EACH, Answers
 from rag_eval.corpus.analyzer import count_documents
+from rag_eval.measures.intervals import paired_comparison
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.paired import paired_comparison
 from rag_eval.measures.support import groundedness
 from rag_eval.uncertainty import calibration
 from rag_eval.uncertainty.conformal import Questions, conformal_k

@@ -27,7 +27,7 @@ from rag_eval.core.settings import Settings, telemetry_off
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level
 from rag_eval.gates.gate import FIRST_RUN
-from rag_eval.measures.answer_report import AnswersPart
+from rag_eval.measures.answers import AnswersPart
 from rag_eval.measures.overlap import NamedGold, SharedGold, ratio_interval
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.pipeline.evaluation import Evaluation

@@ -88,7 +88,7 @@ def _judge_gates(report: Any) -> list[str]:
 
 def _judge_floor(result: Any, floor: float) -> list[str]:
     from rag_eval.core.config import Floor
-    from rag_eval.gates.floors import judge_floor
+    from rag_eval.gates.verdict import judge_floor
     from rag_eval.measures.ranking import machine_name
 
     ((_, measure),) = result.table.loc[["run"]].index

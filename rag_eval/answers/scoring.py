@@ -12,8 +12,7 @@ from rag_eval.core.arrays import FloatArray
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.types import Answer
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
-from rag_eval.measures.answer_report import Faithfulness
-from rag_eval.measures.answers import Sample, faithfulness_figure
+from rag_eval.measures.answers import Faithfulness, Sample, faithfulness_figure
 from rag_eval.measures.answers import judge_faithfulness as judge_samples
 from rag_eval.measures.citation_support import SentenceSupport, citation_support
 from rag_eval.measures.gaps import Cites, Gap, Purpose, retrieval_gaps

@@ -14,9 +14,8 @@ from rag_eval.api.inputs import QrelsLike, Run, RunLike
 from rag_eval.api.judged import JudgedQuestions, JudgedRun, Wordings
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.measures.intervals import within_query
+from rag_eval.measures.intervals import holm, paired_comparison, within_query
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.measures.ranking import standard_label
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rag_eval.core.settings import Settings
     from rag_eval.corpus.loading import LoadedCorpus
-    from rag_eval.gold.drafts import Question
+    from rag_eval.gold.scaffold import Question
     from rag_eval.pipeline.evaluation import Evaluation
     from rag_eval.pipeline.stages import Outcome
 
@@ -83,7 +83,7 @@ def _draft_by_endpoint(settings: "Settings") -> "Callable[[LoadedCorpus], list[Q
     from rag_eval.answers.chat import ChatCache, ChatClient
     from rag_eval.core.errors import InputError
     from rag_eval.core.types import ChatError, Message, Reply
-    from rag_eval.gold.drafts import MAX_DRAFTS, ask_for_drafts
+    from rag_eval.gold.scaffold import MAX_DRAFTS, ask_for_drafts
     from rag_eval.storage.sql import open_store
 
     if not settings.endpoints:
@@ -145,8 +145,12 @@ def init(
         from rag_eval.core.errors import InputError
         from rag_eval.core.settings import SETTINGS_FILE
         from rag_eval.gold.configuration import gold_set_name, is_below
-        from rag_eval.gold.drafts import draw_drafts
-        from rag_eval.gold.scaffold import init_gold_set, list_corpus_root, read_questions
+        from rag_eval.gold.scaffold import (
+            draw_drafts,
+            init_gold_set,
+            list_corpus_root,
+            read_questions,
+        )
 
         # a path as name could write outside the folder of gold sets
         folder = settings.gold_sets / gold_set_name(name, "NAME")

@@ -13,7 +13,7 @@ import dagster as dg
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.defs.metadata import Shown, Table, clear_failures, problems_shown, to_metadata
 from rag_eval.defs.resources import Evaluations
-from rag_eval.gates.gate_report import GatePart
+from rag_eval.gates.gate import GatePart
 from rag_eval.pipeline.runner import Runner
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.report import Report

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from rag_eval.core.errors import quoted
 from rag_eval.core.records import number
 from rag_eval.gates.gate import Gate, GateInputs, Judgement, Priority
+from rag_eval.measures.intervals import PairedComparison, paired_comparison
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.paired import PairedComparison, paired_comparison
 
 LOWER_IS_BETTER: Final = (
     "delta_s",

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.records import number
+from rag_eval.measures.intervals import FEW_DIFFERING, paired_comparison
 from rag_eval.measures.overlap import SharedGold, ratio_interval
-from rag_eval.measures.paired import FEW_DIFFERING, paired_comparison
 from rag_eval.storage.hashing import text_hash
 
 Action = Literal["promote", "hold", "roll_back"]

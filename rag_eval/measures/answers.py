@@ -1,4 +1,4 @@
-"""Compute answer measures with intervals, and faithfulness as ragas judges it."""
+"""Answer measures with intervals, their part of the report, and measures of ragas beside ours."""
 
 import asyncio
 import contextlib
@@ -9,16 +9,130 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
+from pydantic import ConfigDict, Field
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.records import AnswerFigure, number
+from rag_eval.core.records import (
+    NO_SPREAD,
+    NOT_SCORED,
+    AnswerFigure,
+    Because,
+    Count,
+    Counts,
+    Estimate,
+    Figure,
+    Hash,
+    Open,
+    Record,
+    Text,
+    Unit,
+    number,
+)
 from rag_eval.core.settings import Endpoint, telemetry_off
-from rag_eval.core.types import ABSTAINED, AnswerOutcome
-from rag_eval.measures.answer_report import Faithfulness
+from rag_eval.core.types import ABSTAINED, Answer, AnswerOutcome, CitedSpan
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
+from rag_eval.measures.run_scores import AnyRuns, figure_of
+
+# ---- Answers and citations.
+
+
+class GapFlag(Record):
+    """An answer that leaves the retrieved evidence unused."""
+
+    query_id: str
+    reason: str
+    answer: str
+
+
+class RetrievalGap(Record):
+    """Answers that leave the retrieved evidence unused."""
+
+    code: Literal["FK019"]
+    severity: Literal["warning"]
+    n_checked: Count
+    n_flagged: Count
+    flagged: list[GapFlag]
+
+
+class Faithfulness(Estimate):
+    """Faithfulness by RAGAS on a sample. Without a measurement, only value is set."""
+
+    model_config = ConfigDict(extra="allow")
+    ci_low: Annotated[float | None, Because(NO_SPREAD, "value")] = None
+    ci_high: Annotated[float | None, Because(NO_SPREAD, "value")] = None
+
+
+class VerifierPart(Record):
+    """The model that scored the answer sentences instead of their words."""
+
+    name: Text = Field(description="its name in the settings")
+    model: Text
+    identity: Hash = Field(description="of everything that decides its scores")
+    failures: Counts = Field(description="sentences without a verdict, by reason")
+
+
+class AnswersPart(Record):
+    """Answers to the questions of the gold set."""
+
+    strategy: str
+    modes: list[Literal["deterministic", "llm", "recorded"]]
+    model: Annotated[str | None, Because("no question is answered by a model")]
+    hash: Hash = Field(description="of every answer, citation and piece of evidence")
+    n_questions: Count
+    attempts: Counts
+    outcomes: Counts
+    codes: Counts
+    abstain_below: Annotated[
+        Unit | None, Because("no question is answered in the deterministic mode")
+    ]
+    measures: list[AnswerFigure]
+    gap: RetrievalGap
+    faithfulness: Faithfulness
+    usage: Open
+    findings: Counts = Field(
+        default_factory=dict, description="of postprocessors, as plug-in.kind -> n"
+    )
+    verifier: VerifierPart | None = None
+    verifier_usage: Open | None = None
+
+
+class RagasFigure(Figure):
+    """A measure of ragas beside our measure of the same questions or answers."""
+
+    name: Literal["id_based_context_recall", "id_based_context_precision", "quoted_spans_alignment"]
+    ours: Text = Field(description="our measure")
+    ours_value: Annotated[Unit | None, Because(NOT_SCORED)]
+    difference: Text
+
+
+class UnsupportedSentence(Record):
+    """A sentence of an answer that its citations do not support."""
+
+    query_id: str
+    sentence: str
+    citations: list[str] = Field(description="cite tokens; a fabricated citation as it was given")
+    score: Unit
+    verdict: Literal["partly", "unsupported"]
+    passage: str = Field(description="the cited text that supports the sentence best")
+    conflict: str = Field(description="what the passage says otherwise; empty for nothing found")
+    lacks: str = Field(description="words in a row that the cited text lacks")
+
+
+class CitationsPart(Record):
+    """Citations of the answers, and the first fifty sentences that they do not support."""
+
+    n_citations: Count
+    codes: Counts
+    measures: list[AnswerFigure]
+    n_unsupported: Count
+    unsupported: list[UnsupportedSentence]
+
 
 T = TypeVar("T")
 _FAILED: frozenset[AnswerOutcome] = frozenset({"failed", "contract_error_reply"})
@@ -374,3 +488,89 @@ def _failure_name(error: BaseException) -> str:
     links = [link for link in (error, error.__cause__, error.__context__) if link is not None]
     classes = {cls.__name__ for link in links for cls in type(link).__mro__}
     return next((name for cls, name in _FAILURES.items() if cls in classes), "invalid_reply")
+
+
+K = 10
+MAX_SAMPLES = 500
+"""Largest number of questions that ragas sees, the first ones of the gold set."""
+DIFFERENCES = {
+    "id_based_context_recall": "none: both count the distinct documents of the first ten",
+    "id_based_context_precision": "ragas divides by the documents that were retrieved, P@10 by ten:"
+    " they differ where fewer than ten were retrieved",
+    "quoted_spans_alignment": "ragas looks for each cited quote in all evidence of its answer,"
+    " whatever case and white space; ours at the offsets in the cited source. Answers that cite no"
+    " quote of three words are left out, to which ragas gives 1",
+}
+NO_QUOTE = "no answer cites a quote of three words or more"
+NO_DOCUMENT = "no question has a relevant document"
+
+
+def measure_contexts(runs: AnyRuns, per_query: pd.DataFrame) -> list[RagasFigure]:
+    """Measure the first ten documents of each question as it was first put, under one seed."""
+    name, gold = runs.config.primary_strategy, runs.gold_variants
+    seed = runs.first_seed(name)
+    relevant = gold.qrels_document[gold.qrels_document["gain"] > 0]
+    wanted = relevant.groupby("query_id")["item_id"].agg(list)
+    variants = gold.variants.reset_index(drop=True)
+    first = variants[
+        (variants["paraphrase_id"] == ORIGINAL) & variants["query_id"].isin(wanted.index)
+    ].head(MAX_SAMPLES)
+    documents = runs.units(name)["doc_id"].to_numpy(dtype=object)
+    rows = runs.rows(name)[seed]
+    found = [
+        list(dict.fromkeys(documents[[row for row in rows[at] if row >= 0]]))[:K]
+        for at in first.index
+    ]
+    values = score_contexts(found, wanted[first["query_id"]].tolist())
+    own = per_query[
+        (per_query["strategy"] == name)
+        & (per_query["level"] == "document")
+        & (per_query["paraphrase_id"] == ORIGINAL)
+        & (per_query["seed"] == seed)
+    ].set_index("query_id")
+    columns = {"R@10": f"recall_at_{K}", "P@10": f"precision_at_{K}"}
+    shared = runs.gold.named_gold.of(first["query_id"].tolist())
+    return [
+        _figure(
+            name,
+            figure_of(
+                aggregate([name], values[:, [at]], shared)[0],
+                None if len(first) else NO_DOCUMENT,
+            ),
+            ours,
+            float(own[columns[ours]].reindex(first["query_id"]).mean()) if len(first) else np.nan,
+        )
+        for at, (name, ours) in enumerate(zip(DIFFERENCES, columns, strict=False))
+    ]
+
+
+def measure_quotes(
+    answers: Sequence[Answer], per_question: pd.DataFrame, shared: SharedGold
+) -> RagasFigure:
+    """Measure the cited quotes, which ragas gets in quotation marks; ours are the citations."""
+    found = answers[:MAX_SAMPLES]
+    values = align_quoted_spans(
+        [_quote(answer.citations) for answer in found],
+        [[item.chunk.text for item in answer.evidence] for answer in found],
+    )
+    quotes = ~np.isnan(values)
+    own = per_question[: len(found)][quotes]
+    valid = own["n_valid"].sum() / own["n_cited"].sum() if own["n_cited"].sum() else np.nan
+    name = "quoted_spans_alignment"
+    record = aggregate([name], values[:, None], shared.take(np.arange(len(found))))[0]
+    figure = figure_of(record, None if quotes.any() else NO_QUOTE)
+    return _figure(name, figure, "citation_validity_rate", float(valid))
+
+
+def _quote(citations: Sequence[CitedSpan]) -> str:
+    return " ".join(f"\u201c{' '.join(one.quote.split())}\u201d" for one in citations)
+
+
+def _figure(name: str, figure: Figure, ours: str, ours_value: float) -> RagasFigure:
+    return RagasFigure(
+        **dict(figure),
+        name=name,
+        ours=ours,
+        ours_value=number(ours_value),
+        difference=DIFFERENCES[name],
+    )

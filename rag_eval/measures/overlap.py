@@ -9,7 +9,7 @@ detectable difference of a mean over questions is made from it::
     interval = mean_interval(values, gold)              # [n, m] in [0, 1], NaN = not scored
     interval.value, interval.low, interval.high, interval.n_effective           # [m] each
     mean_interval(influence, gold, unit_range=False)    # values of any range
-    paired_comparison(a, b, gold)                       # rag_eval.measures.paired
+    paired_comparison(a, b, gold)                       # rag_eval.measures.intervals
     fit = gold.take(rows).fit(values)                   # no NaN: the parts of an interval
     fit.value, fit.standard_error, fit.n_effective, fit.half_width(0.95), fit.p(0.0)
 

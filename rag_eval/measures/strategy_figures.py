@@ -9,8 +9,14 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, FloatArray
 from rag_eval.core.records import ComparedPair, Measure, number
 from rag_eval.core.types import Level
-from rag_eval.measures.intervals import aggregate
-from rag_eval.measures.paired import COMPARED, PairedComparison, delta_of, holm, paired_comparison
+from rag_eval.measures.intervals import (
+    COMPARED,
+    PairedComparison,
+    aggregate,
+    delta_of,
+    holm,
+    paired_comparison,
+)
 from rag_eval.measures.ranking import machine_name
 from rag_eval.measures.run_scores import (
     LEVELS,

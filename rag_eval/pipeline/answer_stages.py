@@ -43,18 +43,16 @@ from rag_eval.core.types import (
 from rag_eval.corpus.analyzer import count_documents
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.gold_report import LintWarning, report_warnings
-from rag_eval.measures.answer_report import (
+from rag_eval.measures.answers import (
+    AnswerResults,
     Faithfulness,
     RetrievalGap,
     UnsupportedSentence,
     VerifierPart,
-)
-from rag_eval.measures.answers import (
-    AnswerResults,
     answer_figures,
 )
 from rag_eval.measures.citation_support import SentenceSupport
-from rag_eval.measures.gold_arrays import GoldArrays
+from rag_eval.measures.run_scores import GoldArrays
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (

@@ -17,7 +17,7 @@ from rag_eval.gates import rollout
 from rag_eval.gates.regression import higher_is_better
 from rag_eval.gates.verdict import required_failures
 from rag_eval.gold.configuration import gold_set_name
-from rag_eval.measures.paired import paired_comparison
+from rag_eval.measures.intervals import paired_comparison
 from rag_eval.measures.ranking import find_machine_name
 from rag_eval.measures.strategy_figures import Row, comparison_rows
 from rag_eval.pipeline.history import KeptRun, changes, means_by_query, open_run

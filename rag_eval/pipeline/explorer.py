@@ -11,10 +11,16 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level
-from rag_eval.measures.gold_arrays import GoldArrays
-from rag_eval.measures.paired import COMPARED
+from rag_eval.measures.intervals import COMPARED
 from rag_eval.measures.ranking import Qrels
-from rag_eval.measures.run_scores import ALWAYS_K, MEASURE, judge_runs, values_of, wording_of
+from rag_eval.measures.run_scores import (
+    ALWAYS_K,
+    MEASURE,
+    GoldArrays,
+    judge_runs,
+    values_of,
+    wording_of,
+)
 from rag_eval.pipeline.answer_stages import Answered
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable

@@ -34,7 +34,7 @@ from rag_eval.core.records import (
 )
 from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask
-from rag_eval.gates.gate_report import (
+from rag_eval.gates.gate import (
     Changes,
     GateStatus,
     NightDelta,
@@ -43,10 +43,10 @@ from rag_eval.gates.gate_report import (
     StrategyInputs,
 )
 from rag_eval.gates.regression import with_delta_s
-from rag_eval.measures.gold_arrays import GoldArrays
+from rag_eval.measures.intervals import COMPARED, delta_of, paired_comparison
 from rag_eval.measures.overlap import NamedGold, SharedGold
-from rag_eval.measures.paired import COMPARED, delta_of, paired_comparison
 from rag_eval.measures.ranking import machine_name
+from rag_eval.measures.run_scores import GoldArrays
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.verdicts import read_object, whole_report

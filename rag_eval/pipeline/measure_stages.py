@@ -7,10 +7,9 @@ import pandas as pd
 from rag_eval.core.frames import DELTA_S, PER_QUERY
 from rag_eval.core.records import ComparedPair, Measure
 from rag_eval.core.types import Level
-from rag_eval.measures.answer_report import RagasFigure
-from rag_eval.measures.ragas_figures import measure_contexts, measure_quotes
+from rag_eval.measures.answers import RagasFigure, measure_contexts, measure_quotes
 from rag_eval.measures.run_scores import LEVELS
-from rag_eval.measures.stability_figures import measure_distances, measure_wordings
+from rag_eval.measures.stability import measure_distances, measure_wordings
 from rag_eval.measures.strategy_figures import (
     compare_strategies,
     list_scores,

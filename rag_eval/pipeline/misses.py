@@ -12,8 +12,7 @@ from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.frames import schema
 from rag_eval.core.records import number
 from rag_eval.core.types import BinaryTarget
-from rag_eval.measures.intervals import aggregate, within_query
-from rag_eval.measures.paired import delta_of, holm, paired_comparison
+from rag_eval.measures.intervals import aggregate, delta_of, holm, paired_comparison, within_query
 from rag_eval.measures.ranking import expand
 from rag_eval.measures.run_scores import (
     ALWAYS_K,

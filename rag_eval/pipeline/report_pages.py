@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rag_eval.core.errors import quoted
 from rag_eval.core.settings import VIEW_PORT
-from rag_eval.gates.gate_report import GatePart
+from rag_eval.gates.gate import GatePart
 from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.report_folder import (
     EVIDENCE_FILE,

@@ -6,8 +6,7 @@ import numpy as np
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.records import Absent
-from rag_eval.measures.intervals import aggregate
-from rag_eval.measures.paired import COMPARED, paired_comparison
+from rag_eval.measures.intervals import COMPARED, aggregate, paired_comparison
 from rag_eval.measures.run_scores import ALWAYS_K, Scores, figure_of, score_strategy
 from rag_eval.measures.strategy_figures import compared_values, comparison_rows
 from rag_eval.pipeline.corpus import (

@@ -34,8 +34,8 @@ from rag_eval.corpus.masking import (
     masked_tree,
     masked_with,
 )
-from rag_eval.gates.gate_report import GatePart
-from rag_eval.measures.answer_report import GapFlag, RetrievalGap, UnsupportedSentence
+from rag_eval.gates.gate import GatePart
+from rag_eval.measures.answers import GapFlag, RetrievalGap, UnsupportedSentence
 from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.measures.gaps import CODE, Gap
 from rag_eval.reporting.report import SCHEMA_VERSION, Report

@@ -15,7 +15,7 @@ import pandas as pd
 
 from rag_eval.core.records import Absent, CountedInterval, Estimate, Interval, PairedDelta
 from rag_eval.core.types import BinaryTarget
-from rag_eval.measures.paired import holm
+from rag_eval.measures.intervals import holm
 from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Cursor, Table

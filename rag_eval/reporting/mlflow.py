@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_eval.core.records import Absent, Estimate, Interval
 from rag_eval.core.types import Level
-from rag_eval.gates.gate_report import count_gates
+from rag_eval.gates.gate import count_gates
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import code

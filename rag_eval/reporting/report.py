@@ -31,9 +31,9 @@ from rag_eval.core.records import (
 )
 from rag_eval.core.rows import format_location
 from rag_eval.core.types import Level, Status
-from rag_eval.gates.gate_report import GatePart, PreviousPart
+from rag_eval.gates.gate import GatePart, PreviousPart
 from rag_eval.gold.gold_report import GoldPart
-from rag_eval.measures.answer_report import AnswersPart, CitationsPart, RagasFigure
+from rag_eval.measures.answers import AnswersPart, CitationsPart, RagasFigure
 from rag_eval.measures.strategy_report import SlicesPart, StabilityPart, StrategyPart
 from rag_eval.trust.trust_report import TrustPart
 from rag_eval.uncertainty.miss_rate_report import CalibrationPart, MissesPart, UncertaintyPart

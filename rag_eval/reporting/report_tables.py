@@ -743,3 +743,25 @@ def trust_filter(page: Page) -> Table:
         | detectable = minimum_detectable"""
     rows = page.report["trust"]["filter"].get("rows") or ()
     return page.table("trust-filter", "Recall with and without the trust filter", columns, rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One part of the page: heading, template, variables of the template, and tables by name."""
+
+    title: str
+    template: str
+    context: Mapping[str, Any]
+    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
+
+    @property
+    def exports(self) -> tuple[Table, ...]:
+        """Tables of the panel that have rows and can be downloaded, in order."""
+        return tuple(table for table in self.tables.values() if table)
+
+
+def lost_steps(misses: Cursor) -> list[tuple[str, Cursor]]:
+    """Return (words, number of questions) of each step that lost gold, the most frequent first."""
+    lost, words = misses["lost"], panel_words()["lost"]
+    steps = [(words[step], lost[step]) for step in words if lost.value.get(step)]
+    return sorted(steps, key=lambda pair: -pair[1].value)

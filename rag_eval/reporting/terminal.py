@@ -19,7 +19,7 @@ from rag_eval.core.records import (
     Interval,
 )
 from rag_eval.core.types import Level, snippet
-from rag_eval.gates.gate_report import count_gates
+from rag_eval.gates.gate import count_gates
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.report import Report

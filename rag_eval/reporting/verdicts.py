@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.rows import Fault, parse_object
-from rag_eval.gates.gate_report import GatePart, count_gates
+from rag_eval.gates.gate import GatePart, count_gates
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.report import SCHEMA_VERSION, Report, first_fault
 from rag_eval.reporting.tables import Table, code, print_parts

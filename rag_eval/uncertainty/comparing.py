@@ -14,8 +14,8 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, FloatArray
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.records import CountedInterval
+from rag_eval.measures.intervals import FEW_DIFFERING, holm, paired_comparison
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.paired import FEW_DIFFERING, holm, paired_comparison
 from rag_eval.uncertainty.miss_rate_report import (
     ComparedStrategy,
     MissComparison,

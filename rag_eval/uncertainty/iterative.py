@@ -27,8 +27,8 @@ from rag_eval.core.records import number
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.corpus.masking import mask_name
+from rag_eval.measures.intervals import paired_comparison
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.paired import paired_comparison
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext

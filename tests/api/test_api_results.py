@@ -9,8 +9,8 @@ import pytest
 
 import rag_eval
 from rag_eval.core.errors import InputError
+from rag_eval.measures.intervals import holm, paired_comparison
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.measures.paired import holm, paired_comparison
 
 N = 60
 QRELS = {f"q{i}": {f"d{i // 2}": 1} for i in range(N)}

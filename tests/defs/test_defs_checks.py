@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from rag_eval.defs.checks import OF_STAGES, gate_results
-from rag_eval.gates.gate_report import GatePart
+from rag_eval.gates.gate import GatePart
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import open_runner

@@ -12,7 +12,7 @@ from rag_eval.pipeline.runner import Node, Runner, check_graph
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.pipeline.versions import shared_versions
 from rag_eval.reporting.html.elements import environment
-from rag_eval.reporting.html.panel import Page
+from rag_eval.reporting.report_tables import Page
 from rag_eval.reporting.tables import Cursor
 
 

@@ -6,9 +6,8 @@ import pytest
 from gate_inputs import NO_ANSWERS, configured, gate_inputs
 
 from rag_eval.core.config import Floor
-from rag_eval.gates.floors import judge_floor
-from rag_eval.gates.gate_report import GatePart
-from rag_eval.gates.verdict import judge_gates, required_failures
+from rag_eval.gates.gate import GatePart
+from rag_eval.gates.verdict import judge_floor, judge_gates, required_failures
 from rag_eval.trust.trust_report import TrustFactor
 
 RATE = {"value": 0.6, "ci_low": 0.5, "ci_high": 0.7, "n_effective": 60}

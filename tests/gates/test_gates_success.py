@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from rag_eval.core.records import Absent, Figure
-from rag_eval.gates.gate_report import PreviousPart
-from rag_eval.measures.answer_report import AnswersPart
+from rag_eval.gates.gate import PreviousPart
+from rag_eval.measures.answers import AnswersPart
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.strategy_report import Latency, StrategyPart
 from rag_eval.reporting.report import Embeddings, Report

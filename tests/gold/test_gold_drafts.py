@@ -9,8 +9,8 @@ from rag_eval.core.types import ChatError, Reply
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import load_config
-from rag_eval.gold.drafts import MAX_DRAFTS, ask_for_drafts, draw_drafts
 from rag_eval.gold.loading import read_gold
+from rag_eval.gold.scaffold import MAX_DRAFTS, ask_for_drafts, draw_drafts
 
 
 @pytest.fixture

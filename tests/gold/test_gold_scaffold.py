@@ -8,10 +8,9 @@ from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import discover, load_config
-from rag_eval.gold.drafts import MAX_DRAFTS
 from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import load_gold
-from rag_eval.gold.scaffold import init_gold_set, read_questions
+from rag_eval.gold.scaffold import MAX_DRAFTS, init_gold_set, read_questions
 from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import open_runner

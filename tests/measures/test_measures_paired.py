@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval.measures.intervals import holm, paired_comparison
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.paired import holm, paired_comparison
 
 
 def apart(n):

@@ -11,7 +11,7 @@ import pytest
 from cli_project import CONFIG, PARAPHRASES, jsonl, nulls_without_reason
 
 from rag_eval.core.errors import InputError
-from rag_eval.gates.gate_report import ChangeCode
+from rag_eval.gates.gate import ChangeCode
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.history import (
     GOLD_DIFFERS,

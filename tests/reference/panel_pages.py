@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from rag_eval.reporting.html.page import _render_panel
-from rag_eval.reporting.html.panel import Page
+from rag_eval.reporting.report_tables import Page
 from rag_eval.reporting.tables import Cursor
 
 HOSTILE = (

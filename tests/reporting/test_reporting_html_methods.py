@@ -10,11 +10,11 @@ from rag_eval.core import config as ladder
 from rag_eval.core import config as trust_records
 from rag_eval.core.records import FEW_EFFECTIVE
 from rag_eval.core.settings import Settings
-from rag_eval.gates.floors import MIN_JUDGED
-from rag_eval.measures import overlap, paired, stability, support
+from rag_eval.gates.verdict import MIN_JUDGED
+from rag_eval.measures import intervals, overlap, stability, support
 from rag_eval.measures.run_scores import ALWAYS_K
-from rag_eval.reporting.html.panel import Page
 from rag_eval.reporting.html.panels.run import command
+from rag_eval.reporting.report_tables import Page
 from rag_eval.reporting.tables import Cursor, panel_words
 from rag_eval.uncertainty import conformal as conformal_splits
 from rag_eval.uncertainty import validation as ece
@@ -79,7 +79,7 @@ def said(report):
             "Intervals",
             [f"under {FEW_EFFECTIVE} ", f"{overlap._PSEUDO_QUESTIONS} / N"],
         ),
-        ("Paired differences", [f"Where fewer than {paired.FEW_DIFFERING} questions"]),
+        ("Paired differences", [f"Where fewer than {intervals.FEW_DIFFERING} questions"]),
         ("Gates", [f"under {MIN_JUDGED}"]),
         (
             "Trust",

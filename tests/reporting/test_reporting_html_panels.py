@@ -10,7 +10,7 @@ from panel_pages import HIDDEN, HOSTILE, absent, at, figures, renamed, rendered,
 
 from rag_eval.core import config as records
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
-from rag_eval.gates.gate_report import ChangeCode
+from rag_eval.gates.gate import ChangeCode
 from rag_eval.reporting.tables import column_key, panel_words
 from rag_eval.trust.summary import _trust_factors
 

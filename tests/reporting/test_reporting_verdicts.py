@@ -7,7 +7,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from rag_eval.core.errors import InputError
-from rag_eval.gates.gate_report import GatePart
+from rag_eval.gates.gate import GatePart
 from rag_eval.gold.gold_report import GoldPart
 from rag_eval.reporting.metrics_report import content_hash
 from rag_eval.reporting.report import Report

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rag_eval.core.errors import InputError
+from rag_eval.measures.intervals import holm, paired_comparison
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.measures.paired import holm, paired_comparison
 from rag_eval.uncertainty.comparing import Misses, compare
 
 

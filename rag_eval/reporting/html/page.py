@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from rag_eval.reporting.html.drawing import bars
 from rag_eval.reporting.html.elements import environment
-from rag_eval.reporting.html.panel import Page, Panel, lost_steps
 from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, trust
+from rag_eval.reporting.report_tables import Page, Panel, lost_steps
 from rag_eval.reporting.tables import Cursor, Table
 
 

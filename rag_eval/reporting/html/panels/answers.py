@@ -2,7 +2,7 @@
 
 from rag_eval.core.types import CODES
 from rag_eval.reporting import report_tables as tables
-from rag_eval.reporting.html.panel import Page, Panel
+from rag_eval.reporting.report_tables import Page, Panel
 
 
 def panel(page: Page) -> Panel:

@@ -16,7 +16,7 @@ from rag_eval.reporting.html.drawing import (
     value_of,
 )
 from rag_eval.reporting.html.elements import interval, number
-from rag_eval.reporting.html.panel import Page, Panel
+from rag_eval.reporting.report_tables import Page, Panel
 from rag_eval.reporting.tables import Cursor
 
 # ---- Pictures: they draw figures of the report and compute nothing

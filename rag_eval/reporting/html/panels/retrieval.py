@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.html.drawing import Chart, Row, ends_of, forest, label, plots, value_of
-from rag_eval.reporting.html.panel import Page, Panel
+from rag_eval.reporting.report_tables import Page, Panel
 from rag_eval.reporting.tables import Cursor, column_key
 
 # ---- Denominators: what the figures of every other panel are shares of.

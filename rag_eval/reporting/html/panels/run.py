@@ -6,7 +6,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from rag_eval.gates.gate_report import count_gates
+from rag_eval.gates.gate import count_gates
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.html.drawing import (
@@ -14,7 +14,7 @@ from rag_eval.reporting.html.drawing import (
     forest,
     plots,
 )
-from rag_eval.reporting.html.panel import Page, Panel, lost_steps
+from rag_eval.reporting.report_tables import Page, Panel, lost_steps
 from rag_eval.reporting.tables import Cursor, panel_words, visible
 
 # ---- Verdict: does the run pass, on which gates, and can it be compared with the run before it.

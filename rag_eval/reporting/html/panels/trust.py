@@ -1,7 +1,7 @@
 """Trust and poisoning: trust of sources, findings of the guard, cost of a filter."""
 
 from rag_eval.reporting import report_tables as tables
-from rag_eval.reporting.html.panel import Page, Panel
+from rag_eval.reporting.report_tables import Page, Panel
 from rag_eval.reporting.tables import panel_words
 
 
