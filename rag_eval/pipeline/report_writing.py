@@ -58,7 +58,7 @@ ANSWER_FILES: Final = (
     *("auditable-answers.jsonl", "events.log", "traces.log"),
 )
 REPLACED: Final = (
-    *("run-*.trec.gz", "reliability.svg", "miss-rates.html", PAGE),
+    *("run-*.trec*", "reliability.svg", "miss-rates.html", PAGE),
     *(f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
     *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
 )

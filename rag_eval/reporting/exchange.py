@@ -59,11 +59,18 @@ def exchange_files(
     files["qrels.trec"] = _trec_qrels(qrels).encode()
     for frame, (name, ranked) in zip(runs, rankings.items(), strict=True):
         first = frame[(frame["seed"] == ranked.seed) & (frame["paraphrase_id"] == ORIGINAL)]
-        files[f"run-{name}.trec.gz"] = gzip.compress(_trec_run(first), mtime=0)
+        run, is_large = _trec_run(first), len(first) > PLAIN_ROWS
+        files[f"run-{name}.trec{'.gz' * is_large}"] = (
+            gzip.compress(run, mtime=0) if is_large else run
+        )
     return files
 
 
 # ---- Topics, and the long form of a run.
+
+
+PLAIN_ROWS = 10_000
+"""Largest number of rows of a TREC run that is not compressed, about half a megabyte."""
 
 
 def _topic_ids(rows: pd.DataFrame) -> list[str]:

@@ -17,7 +17,6 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import CLAIMS, PRIOR_QUERIES, GoldSetConfig, Uncertainty
 from rag_eval.core.types import GoldSource, Status, Target
-from rag_eval.corpus.loaders.recorded import MAX_NUMBER
 from rag_eval.uncertainty.calibrators import CalibratorInUse
 from rag_eval.uncertainty.estimator import (
     Miss,
@@ -28,7 +27,7 @@ from rag_eval.uncertainty.estimator import (
     prior_origin,
 )
 from rag_eval.uncertainty.heuristic import JudgedTexts, similar_history, with_history
-from rag_eval.uncertainty.outcome_records import RetrievalOutcome, Shown
+from rag_eval.uncertainty.outcome_records import MAX_NUMBER, RetrievalOutcome, Shown
 from rag_eval.uncertainty.outcomes import OutcomeStore, claim_id_of, new_outcome, select_current
 from rag_eval.uncertainty.signals import SIGNALS
 

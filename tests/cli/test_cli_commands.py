@@ -115,7 +115,7 @@ def test_run_prints_the_report_and_where_it_is(project):
     for name in ("retrieval-metrics.json", "evidence-trust.jsonl"):
         top = (project.reports / name).read_bytes()
         assert top == (project.reports / "tiny" / name).read_bytes()
-    files = "measures.csv per-query.parquet qrels.trec run-bm25.trec.gz run-vector.trec.gz"
+    files = "measures.csv per-query.parquet qrels.trec run-bm25.trec run-vector.trec"
     assert {path.name for path in (project.reports / "tiny").iterdir()} >= set(files.split())
 
 
@@ -125,7 +125,7 @@ def test_only_the_whole_primary_gold_set_is_published(project, monkeypatch):
     published = (project.reports / "retrieval-metrics.json").read_bytes()
     project.invoke("run", "tiny", "--strategy", "bm25")
     assert (project.reports / "retrieval-metrics.json").read_bytes() == published
-    assert not (project.reports / "tiny" / "run-vector.trec.gz").exists(), (
+    assert not (project.reports / "tiny" / "run-vector.trec").exists(), (
         "a ranking of the earlier run stands beside the new report"
     )
     monkeypatch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "another")

@@ -149,7 +149,7 @@ def test_another_home_and_another_place_find_the_same(nights, tmp_path):
         wanted = (path for path in folder.iterdir() if path.suffix in {".csv", ".trec", ".gz"})
         return {path.name: path.read_bytes() for path in wanted}
 
-    assert "run-bm25.trec.gz" in tables(first.folder)
+    assert "run-bm25.trec" in tables(first.folder)
     assert tables(again.folder) == tables(first.folder)
 
 
@@ -215,7 +215,7 @@ def test_files_of_the_field_give_the_reports_figures(nights):
     table = pd.read_csv(night.folder / "measures.csv").query("level == 'document'")
     for entry in night.report["strategies"]:
         name = entry["name"]
-        ranking = list(ir_measures.read_trec_run(str(night.folder / f"run-{name}.trec.gz")))
+        ranking = list(ir_measures.read_trec_run(str(night.folder / f"run-{name}.trec")))
         values = {
             part["label"]: part["value"]
             for part in entry["measures"]

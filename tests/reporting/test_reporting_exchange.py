@@ -1,6 +1,5 @@
 """Files for other tools: each is read back by the tool that it is for."""
 
-import gzip
 import json
 import warnings
 from pathlib import Path
@@ -67,7 +66,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_tied_scores_are_written_in_the_order_of_the_ranking(folder):
-    lines = gzip.decompress((folder / "run-tied.trec.gz").read_bytes()).decode().splitlines()
+    lines = (folder / "run-tied.trec").read_text(encoding="utf-8").splitlines()
     assert lines == [
         "q1 Q0 d2 1 2.5 tied",
         "q1 Q0 d%251 2 2.4999998 tied",
@@ -88,12 +87,12 @@ def test_separated_ties_stay_close_and_fall_in_32_bits(scale):
 
 
 def test_scores_that_rise_along_a_ranking_become_ranks(folder):
-    lines = gzip.decompress((folder / "run-reranked.trec.gz").read_bytes()).decode().splitlines()
+    lines = (folder / "run-reranked.trec").read_text(encoding="utf-8").splitlines()
     assert lines[:2] == ["q1 Q0 d2 1 1 reranked:1/rank", "q1 Q0 d%251 2 0.5 reranked:1/rank"]
 
 
 def test_our_reader_reads_the_run_back(folder):
-    found = read_run(folder / "run-tied.trec.gz", VARIANTS)
+    found = read_run(folder / "run-tied.trec", VARIANTS)
     ids = {key: [item.id for item in ranking.items] for key, ranking in found.items()}
     assert ids == {
         ("q1", "original"): ["d2", "d%251"],
@@ -103,7 +102,7 @@ def test_our_reader_reads_the_run_back(folder):
 
 def test_ir_measures_judges_the_original_wordings(folder):
     qrels = ir_measures.read_trec_qrels(str(folder / "qrels.trec"))
-    run = ir_measures.read_trec_run(str(folder / "run-tied.trec.gz"))
+    run = ir_measures.read_trec_run(str(folder / "run-tied.trec"))
     found = {
         (one.query_id, one.value) for one in ir_measures.iter_calc([ir_measures.RR], qrels, run)
     }
