@@ -1,19 +1,19 @@
-"""The tables of a report: one function for each, from its part of the report.
+"""The tables of a report that the terminal and the page show, one function for each.
 
-The terminal and the page choose what they show of them. Columns are declared as
+A table that one panel alone shows stands beside it. Columns are declared as
 `heading = place in the row :decimals`; the meanings of headings stand in `words.toml`.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from markupsafe import Markup
 
 from rag_eval.answers.codes import CODES as CONTRACT
 from rag_eval.core.types import CODES, FIXES
-from rag_eval.reporting.html.drawing import colour, value_of
+from rag_eval.reporting.html.drawing import colour
 from rag_eval.reporting.html.elements import series
 from rag_eval.reporting.tables import Cursor, Table, panel_words
 
@@ -124,46 +124,6 @@ PAIRED: Final = """difference = . | better = n_better | worse = n_worse | tied =
 """Columns of a paired difference."""
 
 
-def previous_differences(page: Page) -> Table:
-    """Show the differences from the previous run."""
-    caption = "Differences from the previous run, on the same questions"
-    columns = f"strategy | measure | before | after | {PAIRED}"
-    rows = page.report.get("previous", "deltas") or ()
-    return page.table("previous-differences", caption, columns, rows)
-
-
-def cost(page: Page) -> Table:
-    """Show latency and cost of retrieval."""
-    rows = [
-        {
-            "strategy": name,
-            "entry": page.strategy(name),
-            "run": "reused" if page.report.get("reused", "runs", name) else "new",
-        }
-        for name in page.strategies
-    ]
-    columns = """strategy | p50 ms = entry.latency_ms.p50 :2 | p95 ms = entry.latency_ms.p95 :2
-        | p99 ms = entry.latency_ms.p99 :2 | calls = entry.latency_ms.n
-        | measured at = entry.latency_ms.measured_at
-        | cost of a thousand = entry.cost_per_1k :4 | retrieved = run"""
-    return page.table("latency-cost", "Latency and cost of retrieval", columns, rows)
-
-
-def approximate_search(page: Page) -> Table:
-    """Show how much of exact search approximate search finds."""
-    rows = [
-        {"strategy": name, "seed": seed, "measure": measure, "figure": figure}
-        for name in page.strategies
-        if (by_seed := page.strategy(name).get("ann_recall", "by_seed")) is not None
-        for seed, figures in by_seed.items()
-        for measure, figure in figures.items()
-    ]
-    columns = """strategy | measure | seed | value = figure | scored = figure.n_scored
-        | effective = figure.n_effective :1"""
-    caption = "Recall of exact search by approximate search"
-    return page.table("approximate-search", caption, columns, rows)
-
-
 def leaves(cursor: Cursor, name: str = "", depth: int = 6) -> Iterator[tuple[str, Cursor]]:
     """Yield (dotted name, place) of each value in a part of the report."""
     if isinstance(cursor.value, dict) and depth:
@@ -174,139 +134,6 @@ def leaves(cursor: Cursor, name: str = "", depth: int = 6) -> Iterator[tuple[str
             yield from leaves(inside, f"{name}[{at}]", depth - 1)
     else:
         yield name, cursor
-
-
-def configuration(page: Page) -> Table:
-    """Show the configured settings of the strategies."""
-    rows = [
-        {"strategy": name, "setting": setting, "value": value}
-        for name in page.strategies
-        for setting, value in leaves(page.strategy(name)["configuration"])
-        if setting != "name"
-    ]
-    caption = "Configured settings of the strategies"
-    return page.table("configuration", caption, "strategy | setting | value :5", rows)
-
-
-def hashes(page: Page) -> Table:
-    """Show the hashes to compare after a repeated run."""
-    report = page.report
-    rows = [
-        {"hash": "gold hash", "of": "every question and target", "value": report["gold"]["hash"]},
-        {"hash": "chunks_hash", "of": "every chunk", "value": report["index"]["chunks_hash"]},
-        *(
-            {"hash": "index_hash", "of": entry["name"], "value": entry["index_hash"]}
-            for entry in report["strategies"]
-        ),
-        {"hash": "content_hash", "of": "every figure", "value": report["content_hash"]},
-    ]
-    caption = "Hashes to compare after a repeated run"
-    return page.table("hashes", caption, "hash | of | code = value", rows)
-
-
-def versions(page: Page) -> Table:
-    """Show the versions of the libraries that figures depend on."""
-    libraries = [("rag_eval", page.report["version"]), *page.report["code"]["libraries"].items()]
-    rows = [{"library": name, "version": version} for name, version in libraries]
-    caption = "Versions of the libraries that figures depend on"
-    return page.table("versions", caption, "library | version", rows)
-
-
-# ---- Retrieval: what is counted, measures, paired differences, recall by K, slices
-
-
-def denominators(page: Page) -> Table:
-    """Show how many questions each strategy's figures are over."""
-    rows = [
-        {
-            "strategy": name,
-            "entry": page.strategy(name),
-            "record": page.measure(name, "R@10"),
-            "judged": page.measure(name, "Judged@10"),
-        }
-        for name in page.strategies
-    ]
-    columns = """strategy | attempted = record.n_attempted | scored = record.n_scored
-        | failed = record.n_failed | ineligible = record.n_ineligible
-        | effective = record.n_effective :1 | retrievals = entry.n_runs | empty = entry.n_empty
-        | failures = entry.n_failed | Judged@10 = judged.value"""
-    return page.table("denominators", "Questions of each strategy's figures", columns, rows)
-
-
-def measures(page: Page, labels: Sequence[str]) -> Table:
-    """Show measures of every strategy at the headline level."""
-    rows = [
-        {
-            "strategy": name,
-            "entry": page.strategy(name),
-            **{label: page.measure(name, label) for label in labels},
-        }
-        for name in page.strategies
-    ]
-    figures = " | ".join(f"{label} = {label}" for label in labels)
-    columns = f"""strategy | kind = entry.kind | {figures} | scored = {labels[0]}.n_scored
-        | effective = {labels[0]}.n_effective :1"""
-    caption = "Measures at the headline level, 95 % intervals"
-    return page.table("measures", caption, columns, rows)
-
-
-def paired_differences(page: Page, rows: Rows | None = None) -> Table:
-    """Show paired differences between strategies, those of the primary one first."""
-    if rows is None:
-        rows = sorted(
-            page.report["comparisons"],
-            key=lambda row: page.primary not in {row["a"].value, row["b"].value},
-        )
-    columns = f"""strategy = a | against = b | measure | {PAIRED} | p (Holm) = p_adjusted :4
-        | detectable = minimum_detectable"""
-    caption = "Paired differences between strategies, on the same questions"
-    return page.table("paired-differences", caption, columns, rows)
-
-
-LEVELS: Final = ("document", "section", "span")
-
-
-def recall(page: Page, ks: Sequence[int]) -> Table:
-    """Show recall by K, at every level."""
-    rows = []
-    for level in LEVELS:
-        for name in page.strategies:
-            figures = {f"R@{k}": page.measure(name, f"R@{k}", level) for k in ks}
-            records = [record for record in figures.values() if record is not None]
-            if records:
-                rows.append({"strategy": name, "level": level, "first": records[0], **figures})
-    figures_at = " | ".join(f"R@{k} = R@{k}" for k in ks)
-    columns = f"""strategy | level | {figures_at} | questions = first.n_scored
-        | effective = first.n_effective :1"""
-    return page.table("recall", "Recall@K by level, 95 % intervals", columns, rows)
-
-
-def slices(page: Page) -> Table:
-    """Show recall and misses of the primary strategy by slice."""
-    rows = [
-        {"slice": part, "found": part["strategies"].get(page.primary)}
-        for part in page.report["slices"]["by"]
-    ]
-    measure = page.report["slices"]["measure"].value
-    columns = f"""slice = slice.name | by = slice.kind | questions = slice.n_queries
-        | groups = slice.n_groups | {measure} = found | scored = found.n_scored
-        | missed = found.miss | n = found.miss.n_scored | abstained = slice.abstention
-        | what it is = slice.about"""
-    return page.table("slices", "The primary strategy by slice", columns, rows)
-
-
-def slices_of_strategies(page: Page, room: int) -> Table:
-    """Show the first slices of every strategy."""
-    rows = [
-        {"slice": part, "strategy": name, "found": part["strategies"][name]}
-        for part in list(page.report["slices"]["by"])[:room]
-        for name in page.strategies
-        if part["strategies"].get(name) is not None
-    ]
-    columns = f"""by = slice.kind | slice = slice.name | strategy
-        | {page.report["slices"]["measure"].value} = found | scored = found.n_scored
-        | effective = found.n_effective :1 | missed = found.miss"""
-    return page.table("slices-strategies", "Every strategy by slice", columns, rows)
 
 
 # ---- Stability
@@ -329,18 +156,6 @@ def wordings(page: Page) -> Table:
     return page.table("stability-wordings", caption, columns, rows)
 
 
-def by_wording(page: Page) -> Table:
-    """Show recall and misses under each wording."""
-    rows = [
-        {"strategy": name, "wording": wording, "found": figures}
-        for name, entry in page.by_strategy("stability", "strategies")
-        for wording, figures in entry["by_wording"].items()
-    ]
-    columns = """strategy | wording | R@10 = found | miss rate = found.miss
-        | questions = found.n_scored | effective = found.n_effective :1"""
-    return page.table("by-wording", "Recall and misses under each wording", columns, rows)
-
-
 def hit_changes(page: Page) -> Table:
     """Show the share of questions whose hit changes with the wording or the seed."""
     rows = page.rows_by_strategy("stability", "strategies")
@@ -353,53 +168,8 @@ def hit_changes(page: Page) -> Table:
     return page.table("hit-changes", caption, columns, rows)
 
 
-def states(page: Page) -> Table:
-    """Show the lambda states of the questions with gold."""
-    names = ("convergent", "recursive", "divergent", "chaotic", "undefined")
-    figures = " | ".join(
-        f"{name} = entry.lambda.{name}.share :2 | n {name} = entry.lambda.{name}.n"
-        for name in names
-    )
-    columns = f"strategy | {figures} | questions = entry.n_queries"
-    rows = page.rows_by_strategy("stability", "strategies")
-    return page.table("lambda-states", "States of the questions with gold", columns, rows)
-
-
-def state_reasons(page: Page) -> Table:
-    """Show why questions are in their state."""
-    rows = [
-        {"strategy": name, "found": code.replace("_", " "), "reason": reason}
-        for name, entry in page.by_strategy("stability", "strategies")
-        for code, reason in entry["reasons"].items()
-    ]
-    columns = "strategy | found | questions = reason.n | likely cause = reason.cause"
-    return page.table("lambda-reasons", "Why questions are in their state", columns, rows)
-
-
 WORST_PAIRS: Final = 20
 """Largest number of wording pairs that the table of flips shows for a strategy."""
-
-
-def flips(page: Page) -> Table:
-    """Show the wording pairs with the largest share of flips."""
-    rows = []
-    for name, entry in page.by_strategy("stability", "strategies"):
-        matrix = entry["flip_matrix"]
-        shares, size = matrix["share"].value, len(matrix["wordings"])
-        pairs = [(first, second) for first in range(size) for second in range(first + 1, size)]
-        pairs.sort(key=lambda pair: 0.0 if (s := shares[pair[0]][pair[1]]) is None else -1.0 - s)
-        rows += [
-            {
-                "strategy": name,
-                "wording": matrix["wordings"][first],
-                "other": matrix["wordings"][second],
-                "flips": matrix["share"][first][second],
-                "questions": matrix["n"][first][second],
-            }
-            for first, second in pairs[:WORST_PAIRS]
-        ]
-    columns = "strategy | wording | other wording = other | flips | questions"
-    return page.table("flips", "Flips between wordings at ten results", columns, rows)
 
 
 def distances(page: Page) -> Table:
@@ -437,23 +207,6 @@ def miss_rates(page: Page) -> Table:
     return page.table("miss-rates", caption, columns, rows)
 
 
-def misses_at_cutoffs(page: Page) -> Table:
-    """Show the observed misses of both targets at every K."""
-    columns = """strategy | target | K = k | observed = . | questions = n_scored
-        | effective = n_effective :1"""
-    rows = sorted(page.report["uncertainty"]["cutoffs"], key=lambda row: row["k"].value)
-    rows.sort(key=lambda row: row["target"].value != page.report["uncertainty"]["target"].value)
-    return page.table("miss-rates-by-k", "Observed misses by target and K", columns, rows)
-
-
-def paired_misses(page: Page) -> Table:
-    """Show the paired differences of observed misses."""
-    columns = f"""strategy = a | against = b | target | K = k | {PAIRED} | p
-        | detectable = minimum_detectable"""
-    caption = "Paired differences of observed misses, on the same questions"
-    return page.table("paired-misses", caption, columns, page.report["uncertainty"]["pairs"])
-
-
 def unmet_conditions(page: Page) -> Table:
     """Show the conditions that the next higher status lacks, and those of stale."""
     rows = []
@@ -472,50 +225,6 @@ def unmet_conditions(page: Page) -> Table:
     columns = """strategy | needed for = condition.status | condition = what
         | needed = condition.needed | found = condition.found"""
     return page.table("miss-rate-status", "What the next status needs", columns, rows)
-
-
-def miss_rate_quality(page: Page) -> Table:
-    """Show the quality of the predicted miss rates, out of fold."""
-    rows = [
-        {"strategy": name, "predictor": words, "fit": entry[key]}
-        for name, entry in page.by_strategy("calibration", "strategies")
-        for key, words in (("validation", "calibrated"), ("heuristic_v0", "heuristic_v0"))
-        if entry[key].value is not None
-    ]
-    columns = """strategy | predicted by = predictor | Brier = fit.brier | skill = fit.skill :2
-        | AUROC = fit.auroc :2 | slope = fit.slope :2 | ECE = fit.ece | outcomes = fit.n
-        | groups = fit.groups | misses = fit.misses"""
-    caption = "Quality of the predicted miss rates, out of fold"
-    return page.table("miss-rate-quality", caption, columns, rows)
-
-
-def conformal(page: Page) -> Table:
-    """Show how many results to read so that gold is expected among them."""
-    rows = [
-        {"strategy": name, "rule": rule}
-        for name, entry in page.by_strategy("calibration", "strategies")
-        for rule in entry["conformal"]
-    ]
-    columns = """strategy | level = rule.level :2% | K = rule.k | coverage = rule.coverage :2
-        | beyond the depth = rule.share_unattainable :2
-        | any gold in the list = rule.within_depth :3% | depth = rule.depth
-        | questions = rule.n | groups = rule.n_groups"""
-    caption = "Conformal K: how many results to read so that gold is expected among them"
-    return page.table("conformal-k", caption, columns, rows)
-
-
-def compared_misses(page: Page) -> Table:
-    """Show the misses on the questions that every strategy was judged on."""
-    entries = list(page.report.get("calibration", "comparison", "strategies") or ())
-    figures = " | ".join(
-        f"{words} = {key}"
-        for key, words in panel_words()["miss_measures"].items()
-        if any(value_of(entry, key, "value") is not None for entry in entries)
-    )
-    columns = f"""strategy = name | {figures or "observed"} | questions = observed.n
-        | effective = observed.n_effective :1"""
-    caption = "Misses on the questions that every strategy was judged on, original wordings"
-    return page.table("miss-rates-compared", caption, columns, entries)
 
 
 def iterative(page: Page) -> Table:
@@ -617,26 +326,6 @@ def contract_codes(page: Page) -> Table:
     return page.table("contract-codes", caption, "code | n | meaning | fix", rows)
 
 
-def unsupported(page: Page) -> Table:
-    """Show sentences that their citations do not support."""
-    columns = """question = query_id | sentence | cites = citations | score :2
-        | best passage = passage | conflict | lacks"""
-    rows = page.report["citations"]["unsupported"]
-    caption = "Sentences that their citations do not support"
-    return page.table("unsupported", caption, columns, rows)
-
-
-def unused_evidence(page: Page) -> Table:
-    """Show answers that neither cite nor use their retrieved evidence."""
-    rows = [
-        {"row": row, "meaning": panel_words()["gaps"].get(row.value["reason"], UNKNOWN)}
-        for row in page.report["answers"]["gap"]["flagged"]
-    ]
-    columns = "question = row.query_id | reason = row.reason | meaning | answer = row.answer"
-    caption = "Answers that neither cite nor use their retrieved evidence"
-    return page.table("retrieval-gap", caption, columns, rows)
-
-
 def answer_confidences(page: Page) -> Table:
     """Show what the answers are worth, mean over answers."""
     part = page.report.get("uncertainty", "answers")
@@ -687,23 +376,6 @@ def trust_factors(page: Page) -> Table:
     return page.table("trust-factors", "Factors of trust over all chunks", columns, rows)
 
 
-def trust_states(page: Page) -> Table:
-    """Show the state of each factor."""
-    words = panel_words()
-    rows = [
-        {
-            "factor": meaning,
-            "state": state,
-            "chunks": count,
-            "meaning": words["trust_states"][factor].get(state, UNKNOWN),
-        }
-        for factor, meaning in words["trust_factors"].items()
-        for state, count in page.report["trust"]["states"][factor].items()
-    ]
-    columns = "factor | state | chunks | meaning"
-    return page.table("trust-states", "Factors of the chunks' trust", columns, rows)
-
-
 def guard_reasons(page: Page) -> Table:
     """Show blocked and warned chunks by reason code, the most frequent first."""
     words, counts = panel_words()["trust_checks"], page.report["trust"]["poisoning"]["reasons"]
@@ -713,27 +385,6 @@ def guard_reasons(page: Page) -> Table:
     ]
     columns = "reason code = code | chunks = n | what the check looks for = check"
     return page.table("trust-reasons", "Blocked and warned chunks by reason", columns, rows)
-
-
-def quarantined(page: Page) -> Table:
-    """Show the chunks that are left out, or without quarantine the blocked ones."""
-    columns = "document = doc_id | chunk = chunk_id | source = source_url | reasons"
-    caption = "Chunks that are left out, or without quarantine the blocked ones"
-    rows = page.report["trust"]["poisoning"]["quarantined"]
-    return page.table("quarantined", caption, columns, rows)
-
-
-def blocked_retrieved(page: Page) -> Table:
-    """Show the blocked chunks that strategies retrieved."""
-    rows = [
-        {"strategy": name, "row": row}
-        for name, entry in page.by_strategy("trust", "retrieved")
-        for row in entry.get("blocked") or ()
-    ]
-    columns = """strategy | document = row.doc_id | chunk = row.chunk_id
-        | question = row.query_id | rank = row.rank | times = row.n | reasons = row.reasons"""
-    caption = "Blocked chunks that strategies retrieved"
-    return page.table("blocked-retrieved", caption, columns, rows)
 
 
 def trust_filter(page: Page) -> Table:

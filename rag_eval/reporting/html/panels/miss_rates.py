@@ -17,7 +17,7 @@ from rag_eval.reporting.html.drawing import (
 )
 from rag_eval.reporting.html.elements import interval, number
 from rag_eval.reporting.report_tables import Page, Panel
-from rag_eval.reporting.tables import Cursor
+from rag_eval.reporting.tables import Cursor, Table, panel_words
 
 # ---- Pictures: they draw figures of the report and compute nothing
 
@@ -180,12 +180,76 @@ def panel(page: Page) -> Panel:
     }
     shown = {
         "rates": tables.miss_rates(page),
-        "cutoffs": tables.misses_at_cutoffs(page),
-        "pairs": tables.paired_misses(page),
+        "cutoffs": _misses_at_cutoffs_table(page),
+        "pairs": _paired_misses_table(page),
         "status": tables.unmet_conditions(page),
-        "quality": tables.miss_rate_quality(page),
-        "conformal": tables.conformal(page),
-        "compared": tables.compared_misses(page),
+        "quality": _miss_rate_quality_table(page),
+        "conformal": _conformal_table(page),
+        "compared": _compared_misses_table(page),
         "iterative": tables.iterative(page),
     }
     return Panel("Miss rates", "miss_rates.html", context, shown)
+
+
+# ---- Tables that only this panel shows.
+
+
+def _misses_at_cutoffs_table(page: Page) -> Table:
+    """Show the observed misses of both targets at every K."""
+    columns = """strategy | target | K = k | observed = . | questions = n_scored
+        | effective = n_effective :1"""
+    rows = sorted(page.report["uncertainty"]["cutoffs"], key=lambda row: row["k"].value)
+    rows.sort(key=lambda row: row["target"].value != page.report["uncertainty"]["target"].value)
+    return page.table("miss-rates-by-k", "Observed misses by target and K", columns, rows)
+
+
+def _paired_misses_table(page: Page) -> Table:
+    """Show the paired differences of observed misses."""
+    columns = f"""strategy = a | against = b | target | K = k | {tables.PAIRED} | p
+        | detectable = minimum_detectable"""
+    caption = "Paired differences of observed misses, on the same questions"
+    return page.table("paired-misses", caption, columns, page.report["uncertainty"]["pairs"])
+
+
+def _miss_rate_quality_table(page: Page) -> Table:
+    """Show the quality of the predicted miss rates, out of fold."""
+    rows = [
+        {"strategy": name, "predictor": words, "fit": entry[key]}
+        for name, entry in page.by_strategy("calibration", "strategies")
+        for key, words in (("validation", "calibrated"), ("heuristic_v0", "heuristic_v0"))
+        if entry[key].value is not None
+    ]
+    columns = """strategy | predicted by = predictor | Brier = fit.brier | skill = fit.skill :2
+        | AUROC = fit.auroc :2 | slope = fit.slope :2 | ECE = fit.ece | outcomes = fit.n
+        | groups = fit.groups | misses = fit.misses"""
+    caption = "Quality of the predicted miss rates, out of fold"
+    return page.table("miss-rate-quality", caption, columns, rows)
+
+
+def _conformal_table(page: Page) -> Table:
+    """Show how many results to read so that gold is expected among them."""
+    rows = [
+        {"strategy": name, "rule": rule}
+        for name, entry in page.by_strategy("calibration", "strategies")
+        for rule in entry["conformal"]
+    ]
+    columns = """strategy | level = rule.level :2% | K = rule.k | coverage = rule.coverage :2
+        | beyond the depth = rule.share_unattainable :2
+        | any gold in the list = rule.within_depth :3% | depth = rule.depth
+        | questions = rule.n | groups = rule.n_groups"""
+    caption = "Conformal K: how many results to read so that gold is expected among them"
+    return page.table("conformal-k", caption, columns, rows)
+
+
+def _compared_misses_table(page: Page) -> Table:
+    """Show the misses on the questions that every strategy was judged on."""
+    entries = list(page.report.get("calibration", "comparison", "strategies") or ())
+    figures = " | ".join(
+        f"{words} = {key}"
+        for key, words in panel_words()["miss_measures"].items()
+        if any(value_of(entry, key, "value") is not None for entry in entries)
+    )
+    columns = f"""strategy = name | {figures or "observed"} | questions = observed.n
+        | effective = observed.n_effective :1"""
+    caption = "Misses on the questions that every strategy was judged on, original wordings"
+    return page.table("miss-rates-compared", caption, columns, entries)

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.html.drawing import Chart, Row, ends_of, forest, label, plots, value_of
 from rag_eval.reporting.report_tables import Page, Panel
-from rag_eval.reporting.tables import Cursor, column_key
+from rag_eval.reporting.tables import Cursor, Table, column_key
 
 # ---- Denominators: what the figures of every other panel are shares of.
 
@@ -16,7 +16,7 @@ from rag_eval.reporting.tables import Cursor, column_key
 def denominators(page: Page) -> Panel:
     """Make the panel of denominators."""
     context = {"gold": page.report["gold"], "index": page.report["index"]}
-    shown = {"denominators": tables.denominators(page)}
+    shown = {"denominators": _denominators_table(page)}
     return Panel("Denominators", "denominators.html", context, shown)
 
 
@@ -50,7 +50,7 @@ def measures(page: Page) -> Panel:
     ]
     pairs = list(page.report["comparisons"])
     pictures += [_draw_differences(page, pairs, name) for name in labels[:2]]
-    shown = {"measures": tables.measures(page, labels), "paired": tables.paired_differences(page)}
+    shown = {"measures": _measures_table(page, labels), "paired": _paired_differences_table(page)}
     return Panel("Strategies compared", "measures.html", {"pictures": plots(pictures)}, shown)
 
 
@@ -111,11 +111,11 @@ def stability(page: Page) -> Panel:
     entries = page.by_strategy("stability", "strategies")
     shown = {
         "wordings": tables.wordings(page),
-        "by_wording": tables.by_wording(page),
+        "by_wording": _by_wording_table(page),
         "changes": tables.hit_changes(page),
-        "states": tables.states(page),
-        "reasons": tables.state_reasons(page),
-        "flips": tables.flips(page),
+        "states": _states_table(page),
+        "reasons": _state_reasons_table(page),
+        "flips": _flips_table(page),
         "distance": tables.distances(page),
     }
     context = {
@@ -127,6 +127,7 @@ def stability(page: Page) -> Panel:
 
 # ---- Recall by K at document, section and span level, and how far strategies find the same.
 
+LEVELS: Final = ("document", "section", "span")
 NOT_MEASURED: Final = "not measured at this level"
 BANDS: Final = 2
 """Largest number of strategies with bands; beyond it only the primary strategy has a band."""
@@ -174,17 +175,17 @@ def recall(page: Page) -> Panel:
     """Make the panel of recall by K."""
     ks = sorted(int(name[2:]) for name in _labels(page) if name.startswith("R@"))
     missing = list[tuple[Markup, str, Cursor | str]]()
-    for level in tables.LEVELS:
+    for level in LEVELS:
         for name in page.strategies:
             records = [record for k in ks if (record := page.measure(name, f"R@{k}", level))]
             if all(record["value"].value is None for record in records):
                 reason = records[0]["value"].reason_beside if records else NOT_MEASURED
                 missing.append((page.swatch(name), level, reason))
     context = {
-        "pictures": plots(_draw_recall(page, level, ks) for level in tables.LEVELS),
+        "pictures": plots(_draw_recall(page, level, ks) for level in LEVELS),
         "missing": missing,
     }
-    return Panel("Recall by K", "recall.html", context, {"recall": tables.recall(page, ks)})
+    return Panel("Recall by K", "recall.html", context, {"recall": _recall_table(page, ks)})
 
 
 # ---- Slices: recall and misses by tag, length and answerability.
@@ -198,8 +199,159 @@ def slices(page: Page) -> Panel:
     part = page.report["slices"]
     room = max(1, MAX_ROWS // len(page.strategies))
     shown = {
-        "slices": tables.slices(page),
-        "strategies": tables.slices_of_strategies(page, room),
+        "slices": _slices_table(page),
+        "strategies": _slices_of_strategies_table(page, room),
     }
     context = {"slices": part, "some": room < len(part["by"])}
     return Panel("Slices", "slices.html", context, shown)
+
+
+# ---- Tables that only these panels show.
+
+
+def _denominators_table(page: Page) -> Table:
+    """Show how many questions each strategy's figures are over."""
+    rows = [
+        {
+            "strategy": name,
+            "entry": page.strategy(name),
+            "record": page.measure(name, "R@10"),
+            "judged": page.measure(name, "Judged@10"),
+        }
+        for name in page.strategies
+    ]
+    columns = """strategy | attempted = record.n_attempted | scored = record.n_scored
+        | failed = record.n_failed | ineligible = record.n_ineligible
+        | effective = record.n_effective :1 | retrievals = entry.n_runs | empty = entry.n_empty
+        | failures = entry.n_failed | Judged@10 = judged.value"""
+    return page.table("denominators", "Questions of each strategy's figures", columns, rows)
+
+
+def _measures_table(page: Page, labels: Sequence[str]) -> Table:
+    """Show measures of every strategy at the headline level."""
+    rows = [
+        {
+            "strategy": name,
+            "entry": page.strategy(name),
+            **{label: page.measure(name, label) for label in labels},
+        }
+        for name in page.strategies
+    ]
+    figures = " | ".join(f"{label} = {label}" for label in labels)
+    columns = f"""strategy | kind = entry.kind | {figures} | scored = {labels[0]}.n_scored
+        | effective = {labels[0]}.n_effective :1"""
+    caption = "Measures at the headline level, 95 % intervals"
+    return page.table("measures", caption, columns, rows)
+
+
+def _paired_differences_table(page: Page, rows: tables.Rows | None = None) -> Table:
+    """Show paired differences between strategies, those of the primary one first."""
+    if rows is None:
+        rows = sorted(
+            page.report["comparisons"],
+            key=lambda row: page.primary not in {row["a"].value, row["b"].value},
+        )
+    columns = f"""strategy = a | against = b | measure | {tables.PAIRED} | p (Holm) = p_adjusted :4
+        | detectable = minimum_detectable"""
+    caption = "Paired differences between strategies, on the same questions"
+    return page.table("paired-differences", caption, columns, rows)
+
+
+def _recall_table(page: Page, ks: Sequence[int]) -> Table:
+    """Show recall by K, at every level."""
+    rows = []
+    for level in LEVELS:
+        for name in page.strategies:
+            figures = {f"R@{k}": page.measure(name, f"R@{k}", level) for k in ks}
+            records = [record for record in figures.values() if record is not None]
+            if records:
+                rows.append({"strategy": name, "level": level, "first": records[0], **figures})
+    figures_at = " | ".join(f"R@{k} = R@{k}" for k in ks)
+    columns = f"""strategy | level | {figures_at} | questions = first.n_scored
+        | effective = first.n_effective :1"""
+    return page.table("recall", "Recall@K by level, 95 % intervals", columns, rows)
+
+
+def _slices_table(page: Page) -> Table:
+    """Show recall and misses of the primary strategy by slice."""
+    rows = [
+        {"slice": part, "found": part["strategies"].get(page.primary)}
+        for part in page.report["slices"]["by"]
+    ]
+    measure = page.report["slices"]["measure"].value
+    columns = f"""slice = slice.name | by = slice.kind | questions = slice.n_queries
+        | groups = slice.n_groups | {measure} = found | scored = found.n_scored
+        | missed = found.miss | n = found.miss.n_scored | abstained = slice.abstention
+        | what it is = slice.about"""
+    return page.table("slices", "The primary strategy by slice", columns, rows)
+
+
+def _slices_of_strategies_table(page: Page, room: int) -> Table:
+    """Show the first slices of every strategy."""
+    rows = [
+        {"slice": part, "strategy": name, "found": part["strategies"][name]}
+        for part in list(page.report["slices"]["by"])[:room]
+        for name in page.strategies
+        if part["strategies"].get(name) is not None
+    ]
+    columns = f"""by = slice.kind | slice = slice.name | strategy
+        | {page.report["slices"]["measure"].value} = found | scored = found.n_scored
+        | effective = found.n_effective :1 | missed = found.miss"""
+    return page.table("slices-strategies", "Every strategy by slice", columns, rows)
+
+
+def _by_wording_table(page: Page) -> Table:
+    """Show recall and misses under each wording."""
+    rows = [
+        {"strategy": name, "wording": wording, "found": figures}
+        for name, entry in page.by_strategy("stability", "strategies")
+        for wording, figures in entry["by_wording"].items()
+    ]
+    columns = """strategy | wording | R@10 = found | miss rate = found.miss
+        | questions = found.n_scored | effective = found.n_effective :1"""
+    return page.table("by-wording", "Recall and misses under each wording", columns, rows)
+
+
+def _states_table(page: Page) -> Table:
+    """Show the lambda states of the questions with gold."""
+    names = ("convergent", "recursive", "divergent", "chaotic", "undefined")
+    figures = " | ".join(
+        f"{name} = entry.lambda.{name}.share :2 | n {name} = entry.lambda.{name}.n"
+        for name in names
+    )
+    columns = f"strategy | {figures} | questions = entry.n_queries"
+    rows = page.rows_by_strategy("stability", "strategies")
+    return page.table("lambda-states", "States of the questions with gold", columns, rows)
+
+
+def _state_reasons_table(page: Page) -> Table:
+    """Show why questions are in their state."""
+    rows = [
+        {"strategy": name, "found": code.replace("_", " "), "reason": reason}
+        for name, entry in page.by_strategy("stability", "strategies")
+        for code, reason in entry["reasons"].items()
+    ]
+    columns = "strategy | found | questions = reason.n | likely cause = reason.cause"
+    return page.table("lambda-reasons", "Why questions are in their state", columns, rows)
+
+
+def _flips_table(page: Page) -> Table:
+    """Show the wording pairs with the largest share of flips."""
+    rows = []
+    for name, entry in page.by_strategy("stability", "strategies"):
+        matrix = entry["flip_matrix"]
+        shares, size = matrix["share"].value, len(matrix["wordings"])
+        pairs = [(first, second) for first in range(size) for second in range(first + 1, size)]
+        pairs.sort(key=lambda pair: 0.0 if (s := shares[pair[0]][pair[1]]) is None else -1.0 - s)
+        rows += [
+            {
+                "strategy": name,
+                "wording": matrix["wordings"][first],
+                "other": matrix["wordings"][second],
+                "flips": matrix["share"][first][second],
+                "questions": matrix["n"][first][second],
+            }
+            for first, second in pairs[: tables.WORST_PAIRS]
+        ]
+    columns = "strategy | wording | other wording = other | flips | questions"
+    return page.table("flips", "Flips between wordings at ten results", columns, rows)

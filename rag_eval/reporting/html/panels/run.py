@@ -15,7 +15,7 @@ from rag_eval.reporting.html.drawing import (
     plots,
 )
 from rag_eval.reporting.report_tables import Page, Panel, lost_steps
-from rag_eval.reporting.tables import Cursor, panel_words, visible
+from rag_eval.reporting.tables import Cursor, Table, panel_words, visible
 
 # ---- Verdict: does the run pass, on which gates, and can it be compared with the run before it.
 
@@ -97,7 +97,7 @@ def history(page: Page) -> Panel:
         "History",
         "history.html",
         context,
-        {"deltas": tables.previous_differences(page)},
+        {"deltas": _previous_differences_table(page)},
     )
 
 
@@ -111,7 +111,7 @@ def cost(page: Page) -> Panel:
         "answers_cost": page.report.get("answers", "usage", "cost_per_1k"),
         "primary": page.strategy(page.primary),
     }
-    shown = {"cost": tables.cost(page), "approximate": tables.approximate_search(page)}
+    shown = {"cost": _cost_table(page), "approximate": _approximate_search_table(page)}
     return Panel("Cost", "cost.html", context, shown)
 
 
@@ -157,8 +157,87 @@ def methods(page: Page) -> Panel:
         "features": report["features"].items(),
     }
     shown = {
-        "configuration": tables.configuration(page),
-        "hashes": tables.hashes(page),
-        "versions": tables.versions(page),
+        "configuration": _configuration_table(page),
+        "hashes": _hashes_table(page),
+        "versions": _versions_table(page),
     }
     return Panel("Methods", "methods.html", context, shown)
+
+
+# ---- Tables that only these panels show.
+
+
+def _previous_differences_table(page: Page) -> Table:
+    """Show the differences from the previous run."""
+    caption = "Differences from the previous run, on the same questions"
+    columns = f"strategy | measure | before | after | {tables.PAIRED}"
+    rows = page.report.get("previous", "deltas") or ()
+    return page.table("previous-differences", caption, columns, rows)
+
+
+def _cost_table(page: Page) -> Table:
+    """Show latency and cost of retrieval."""
+    rows = [
+        {
+            "strategy": name,
+            "entry": page.strategy(name),
+            "run": "reused" if page.report.get("reused", "runs", name) else "new",
+        }
+        for name in page.strategies
+    ]
+    columns = """strategy | p50 ms = entry.latency_ms.p50 :2 | p95 ms = entry.latency_ms.p95 :2
+        | p99 ms = entry.latency_ms.p99 :2 | calls = entry.latency_ms.n
+        | measured at = entry.latency_ms.measured_at
+        | cost of a thousand = entry.cost_per_1k :4 | retrieved = run"""
+    return page.table("latency-cost", "Latency and cost of retrieval", columns, rows)
+
+
+def _approximate_search_table(page: Page) -> Table:
+    """Show how much of exact search approximate search finds."""
+    rows = [
+        {"strategy": name, "seed": seed, "measure": measure, "figure": figure}
+        for name in page.strategies
+        if (by_seed := page.strategy(name).get("ann_recall", "by_seed")) is not None
+        for seed, figures in by_seed.items()
+        for measure, figure in figures.items()
+    ]
+    columns = """strategy | measure | seed | value = figure | scored = figure.n_scored
+        | effective = figure.n_effective :1"""
+    caption = "Recall of exact search by approximate search"
+    return page.table("approximate-search", caption, columns, rows)
+
+
+def _configuration_table(page: Page) -> Table:
+    """Show the configured settings of the strategies."""
+    rows = [
+        {"strategy": name, "setting": setting, "value": value}
+        for name in page.strategies
+        for setting, value in tables.leaves(page.strategy(name)["configuration"])
+        if setting != "name"
+    ]
+    caption = "Configured settings of the strategies"
+    return page.table("configuration", caption, "strategy | setting | value :5", rows)
+
+
+def _hashes_table(page: Page) -> Table:
+    """Show the hashes to compare after a repeated run."""
+    report = page.report
+    rows = [
+        {"hash": "gold hash", "of": "every question and target", "value": report["gold"]["hash"]},
+        {"hash": "chunks_hash", "of": "every chunk", "value": report["index"]["chunks_hash"]},
+        *(
+            {"hash": "index_hash", "of": entry["name"], "value": entry["index_hash"]}
+            for entry in report["strategies"]
+        ),
+        {"hash": "content_hash", "of": "every figure", "value": report["content_hash"]},
+    ]
+    caption = "Hashes to compare after a repeated run"
+    return page.table("hashes", caption, "hash | of | code = value", rows)
+
+
+def _versions_table(page: Page) -> Table:
+    """Show the versions of the libraries that figures depend on."""
+    libraries = [("rag_eval", page.report["version"]), *page.report["code"]["libraries"].items()]
+    rows = [{"library": name, "version": version} for name, version in libraries]
+    caption = "Versions of the libraries that figures depend on"
+    return page.table("versions", caption, "library | version", rows)

@@ -2,7 +2,7 @@
 
 from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.report_tables import Page, Panel
-from rag_eval.reporting.tables import panel_words
+from rag_eval.reporting.tables import Table, panel_words
 
 
 def panel(page: Page) -> Panel:
@@ -19,10 +19,51 @@ def panel(page: Page) -> Panel:
     shown = {
         "retrieved": tables.retrieved_trust(page),
         "factors": tables.trust_factors(page),
-        "states": tables.trust_states(page),
+        "states": _trust_states_table(page),
         "reasons": tables.guard_reasons(page),
-        "quarantined": tables.quarantined(page),
-        "through": tables.blocked_retrieved(page),
+        "quarantined": _quarantined_table(page),
+        "through": _blocked_retrieved_table(page),
         "filtered": tables.trust_filter(page),
     }
     return Panel("Trust", "trust.html", context, shown)
+
+
+# ---- Tables that only this panel shows.
+
+
+def _trust_states_table(page: Page) -> Table:
+    """Show the state of each factor."""
+    words = panel_words()
+    rows = [
+        {
+            "factor": meaning,
+            "state": state,
+            "chunks": count,
+            "meaning": words["trust_states"][factor].get(state, tables.UNKNOWN),
+        }
+        for factor, meaning in words["trust_factors"].items()
+        for state, count in page.report["trust"]["states"][factor].items()
+    ]
+    columns = "factor | state | chunks | meaning"
+    return page.table("trust-states", "Factors of the chunks' trust", columns, rows)
+
+
+def _quarantined_table(page: Page) -> Table:
+    """Show the chunks that are left out, or without quarantine the blocked ones."""
+    columns = "document = doc_id | chunk = chunk_id | source = source_url | reasons"
+    caption = "Chunks that are left out, or without quarantine the blocked ones"
+    rows = page.report["trust"]["poisoning"]["quarantined"]
+    return page.table("quarantined", caption, columns, rows)
+
+
+def _blocked_retrieved_table(page: Page) -> Table:
+    """Show the blocked chunks that strategies retrieved."""
+    rows = [
+        {"strategy": name, "row": row}
+        for name, entry in page.by_strategy("trust", "retrieved")
+        for row in entry.get("blocked") or ()
+    ]
+    columns = """strategy | document = row.doc_id | chunk = row.chunk_id
+        | question = row.query_id | rank = row.rank | times = row.n | reasons = row.reasons"""
+    caption = "Blocked chunks that strategies retrieved"
+    return page.table("blocked-retrieved", caption, columns, rows)
