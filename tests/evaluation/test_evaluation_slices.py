@@ -7,7 +7,7 @@ from cli_project import CONFIG, QUERIES, jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.pipeline.slices import MAX_TAGS, _length_slices, _tag_slices
+from rag_eval.pipeline.report_parts import MAX_TAGS, _length_slices, _tag_slices
 
 TAGS = st.lists(st.lists(st.sampled_from(["a", "b", "c", "ä <b>", ""]), max_size=4), max_size=12)
 
