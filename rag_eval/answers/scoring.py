@@ -15,9 +15,8 @@ from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
 from rag_eval.measures.answers import Faithfulness, Sample, faithfulness_figure
 from rag_eval.measures.answers import judge_faithfulness as judge_samples
 from rag_eval.measures.citation_support import SentenceSupport, citation_support
-from rag_eval.measures.gaps import Cites, Gap, Purpose, retrieval_gaps
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.support import BAR, Score, groundedness
+from rag_eval.measures.support import BAR, Cites, Gap, Purpose, Score, groundedness, retrieval_gaps
 from rag_eval.storage.hashing import digest
 
 UNCHECKED = ("failed", "contract_error_reply")

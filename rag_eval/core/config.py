@@ -372,7 +372,7 @@ class Measures(Part):
     """How answers are measured."""
 
     support_bar: float = Field(default=0.5, ge=0, le=1)
-    """Score from which texts support a sentence; `rag_eval.measures.bars` fits it to own labels."""
+    """Score from which texts support a sentence; `measures.support.fit_bar` fits it to labels."""
 
 
 class Uncertainty(Part):

@@ -1,20 +1,23 @@
 """Score how far texts support a sentence, by words alone.
 
-Groundedness gives the scorer all evidence of an answer, citation support the cited spans.
+Groundedness gives the scorer all evidence of an answer, citation support the cited spans. Answers
+that do not use what was retrieved (FK019) are found by it, and its bar is fitted to labels.
 """
 
 import functools
 import itertools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.corpus import chunking
-from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies
+from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies, words
 from rag_eval.corpus.markers import remove_marks
 from rag_eval.corpus.numerals import numbers, spell_alike
 from rag_eval.measures.contradiction import Conflict, find_conflicts
@@ -353,3 +356,256 @@ def _average(answer_of: IntArray, values: FloatArray, counted: BoolArray, n: int
     counts = np.bincount(owner, minlength=n).astype(np.float64)
     counts[counts == 0] = np.nan
     return np.asarray(np.bincount(owner, weights=values[counted], minlength=n) / counts)
+
+
+# ---- Phrases that refer to the sources, or say that the sources have no answer.
+
+MOST = 20_000
+"""Largest number of characters read of an answer."""
+_WORD_LIST = re.compile(r"<(\w+)>")
+
+
+def _phrases(kind: str) -> re.Pattern[str]:
+    """Compile the phrases of every language; `<word>` stands for a list under `words`."""
+    file = files("rag_eval.measures").joinpath("gap_phrases.json")
+    content = json.loads(file.read_text("utf-8"))
+    phrases = "|".join(f"(?:{phrase})" for part in content[kind].values() for phrase in part)
+    while _WORD_LIST.search(phrases):
+        phrases = _WORD_LIST.sub(lambda name: content["words"][name[1]], phrases)
+    return re.compile(phrases, re.IGNORECASE)
+
+
+_REFERENCE = _phrases("references")
+_ACKNOWLEDGEMENT = _phrases("acknowledgements")
+_NEGATOR = re.compile(
+    r"\b(?:not(?! only)|never|without|instead of|rather than|regardless of|irrespective of"
+    r"|independent(?:ly)? of|ignor(?:e|es|ed|ing)|disregard(?:s|ed|ing)?|no need|nothing|none"
+    r"|neither|despite|contrary to|unlike|apart from|refus(?:e|es|ed|ing)|skip(?:ped|ping)?|cannot"
+    r"|nicht|ohne|ungeachtet|unabhängig|statt|entgegen|pas|sans|sin|senza|sem|не|без|non|não|no)\b"
+    r"|n['’]t\b|不是|没有|沒有|不(?:根据|依据|按照|看)|ではなく|なしに|않고|아니라|دون|بدون|ليس",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_CLAUSE = re.compile(r"[.;:!?。！？\n]|,?\s+but\s|,\s*(?:aber|mais|pero|ma|mas|но)\s")
+_LOOK_BACK = 60
+
+
+def _refers_to_sources(text: str) -> str:
+    """Return the first words that refer to the sources, or an empty text.
+
+    A reference inside code or behind a negation, as in "without looking at the provided context",
+    is none.
+    """
+    plain = _CODE.sub(" ", text[:MOST])
+    for match in _REFERENCE.finditer(plain):
+        before = plain[max(match.start() - _LOOK_BACK, 0) : match.start()]
+        if not _NEGATOR.search(_CLAUSE.split(before)[-1]):
+            return match[0]
+    return ""
+
+
+# ---- The verdict on an answer
+
+CODE = "FK019"
+Purpose = Literal["answer", "context"]
+Reason = Literal[
+    "no_retrieval",
+    "context_only",
+    "cited",
+    "refers_to_sources",
+    "acknowledged",
+    "content_used",
+    "content_unused",
+    "citation_unsupported",
+    "empty_answer",
+    "no_verdict",
+]
+Cites = bool | Literal["no_verdict"] | None
+"""Whether the citations of an answer support one of its sentences; None without a citation."""
+VIOLATIONS: frozenset[Reason] = frozenset(
+    {"content_unused", "citation_unsupported", "empty_answer"}
+)
+_USED = 0.45
+"""Score from which a sentence uses the evidence; the name of a title may be missing."""
+_SHOWN = 120
+_QUOTE = re.compile(
+    r'„[^“”"]{3,500}[“”"]|“[^”]{3,500}”|«[^»]{3,500}»|»[^«]{3,500}«|"[^"\n]{3,500}"'
+    r"|「[^」]{3,500}」|『[^』]{3,500}』"
+)
+_QUOTED_WORDS = 3
+"""Least number of words in a quote; fewer words in quotation marks are a term."""
+
+
+class Gap(NamedTuple):
+    """Verdict on an answer; `detail` is the deciding phrase or sentence, or empty."""
+
+    reason: Reason
+    detail: str = ""
+
+    @property
+    def violation(self) -> bool:
+        """Whether the answer broke the rule."""
+        return self.reason in VIOLATIONS
+
+
+def retrieval_gaps(
+    answers: Sequence[str],
+    retrieved: Sequence[Sequence[str]],
+    *,
+    cites: Sequence[Cites] | None = None,
+    purpose: Purpose = "answer",
+    frequencies: DocumentFrequencies | None = None,
+    score: Score | None = None,
+) -> list[Gap]:
+    """Judge whether every answer uses its retrieved texts.
+
+    The first condition that holds makes an answer comply:
+
+    - Nothing was retrieved, or the purpose is `context`.
+    - The answer has a citation whose text supports a sentence of the answer.
+    - The answer has no citation, and refers to the sources in words, rightly or wrongly, without a
+      negation.
+    - The answer states that nothing relevant was found.
+    - The score of one sentence (see `support`) is 0.45 or more. A sentence that says otherwise than
+      the evidence (`find_conflicts`) has at most 0.4.
+
+    A quote of three words or more is also a sentence of its own, because the words around it may
+    be in another language. A sentence of one or two content words must have all words in the
+    evidence: "Python is great" does not use a text on Python.
+
+    An answer without letter or digit after a retrieval is the violation `empty_answer`, because an
+    empty answer must not look best. Only words are compared. So an answer that translates its
+    sources without naming them is a violation.
+
+    Retrieved texts without content count as not retrieved. `cites` tells whether the text that an
+    answer cites supports one of its sentences (see `citation_support`), and is None without a
+    citation. A false value is the violation `citation_unsupported`, unless the answer complies
+    otherwise: a phrase does not mend a citation. The purpose `context` is for retrieval that only
+    sets the tone. `frequencies` are as for `support`.
+
+    `score` is a verifier, whose probability of 0.5 or more takes the place of the score. If
+    a missing verdict leaves a case open, its reason is `no_verdict`, which is no violation.
+    """
+    shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
+    cites = cites or [None] * len(answers)
+    verdicts = [
+        _judge_without_overlap(answer, len(texts), is_cited, purpose)
+        for answer, texts, is_cited in zip(answers, shown, cites, strict=True)
+    ]
+    open_cases = [at for at, verdict in enumerate(verdicts) if verdict is None]
+    scored = groundedness(
+        [_with_quotes(answers[at]) for at in open_cases],
+        [shown[at] for at in open_cases],
+        frequencies,
+    )
+    uses = np.array([one.reaches(_USED) for one in scored.supports], dtype=bool)
+    unjudged = {at for at in open_cases if cites[at] == "no_verdict"}
+    if score is not None and open_cases:
+        texts = ["\n\n".join(shown[open_cases[at]]) for at in scored.answer_of.tolist()]
+        verdicts_of = score(scored.sentences, texts)
+        uses = scored.rescored(verdicts_of).score >= BAR
+        failed = scored.answer_of[np.isnan(verdicts_of) & ~np.isnan(scored.score)]
+        unjudged |= {open_cases[at] for at in failed.tolist()}
+    first: dict[int, str] = {}
+    for sentence in np.flatnonzero(uses).tolist():
+        first.setdefault(open_cases[int(scored.answer_of[sentence])], scored.sentences[sentence])
+    used = {at: Gap("content_used", text[:_SHOWN]) for at, text in first.items()}
+    unused = [Gap("content_unused" if one is None else "citation_unsupported") for one in cites]
+    used = {at: Gap("no_verdict") for at in unjudged} | used
+    return [verdict or used.get(at, unused[at]) for at, verdict in enumerate(verdicts)]
+
+
+def _judge_without_overlap(
+    answer: str, n_texts: int, is_cited: Cites, purpose: Purpose
+) -> Gap | None:
+    """Return a verdict without comparing texts; None if only a comparison can decide."""
+    if not n_texts or purpose == "context":
+        return Gap("context_only" if n_texts else "no_retrieval")
+    if not _has_content(answer):
+        return Gap("empty_answer")
+    if is_cited is True:
+        return Gap("cited")
+    if is_cited is None and (phrase := _refers_to_sources(answer)):
+        return Gap("refers_to_sources", phrase[:_SHOWN])
+    match = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", answer[:MOST]))
+    return Gap("acknowledged", match[0][:_SHOWN]) if match else None
+
+
+def _with_quotes(answer: str) -> str:
+    quotes = _QUOTE.findall(answer)
+    long = [quote for quote in quotes if len(words(quote[1:-1])) >= _QUOTED_WORDS]
+    return "\n\n".join([answer, *long])
+
+
+def _has_content(text: str) -> bool:
+    return any(character.isalnum() for character in text)
+
+
+_FOLDS = 5
+
+
+class Label(NamedTuple):
+    """A sentence, the texts that it was judged on, and whether they support it.
+
+    `question` keeps sentences of one question in one fold.
+    """
+
+    question: str
+    sentence: str
+    texts: Sequence[str]
+    supported: bool
+
+
+class FittedBar(NamedTuple):
+    """A bar, and its accuracy on labels that it was not fitted to, beside that of 0.5.
+
+    The accuracy is balanced: the mean of the rates of right verdicts on supported and on other
+    sentences.
+    """
+
+    bar: float
+    accuracy: float
+    accuracy_of_half: float
+    n: int
+
+
+def fit_bar(labels: Sequence[Label]) -> FittedBar:
+    """Fit the bar with the best balanced accuracy, and judge it out of fold.
+
+    A fold holds whole questions. Raises ValueError with fewer than two questions that have
+    supported sentences, or fewer than two with others.
+    """
+    sentences, texts = [label.sentence for label in labels], [label.texts for label in labels]
+    score = np.nan_to_num(groundedness(sentences, texts).value)
+    is_supported = np.array([label.supported for label in labels], dtype=bool)
+    for name, rows in (("supported", is_supported), ("other", ~is_supported)):
+        n = len(
+            {label.question for label, is_of_kind in zip(labels, rows, strict=True) if is_of_kind}
+        )
+        if n < 2:  # noqa: PLR2004 - one to fit and one to judge
+            raise ValueError(f"labels: {n} questions with {name} sentences; accepted: 2 or more")
+    _, question = np.unique([label.question for label in labels], return_inverse=True)
+    fold = np.random.default_rng(0).permutation(int(question.max()) + 1)[question] % _FOLDS
+    passes = np.zeros(len(labels), dtype=bool)
+    for number in range(_FOLDS):
+        rows = fold == number
+        passes[rows] = score[rows] >= _best_bar(score[~rows], is_supported[~rows])
+    return FittedBar(
+        _best_bar(score, is_supported),
+        _accuracy(passes, is_supported),
+        _accuracy(score >= BAR, is_supported),
+        len(labels),
+    )
+
+
+def _best_bar(score: FloatArray, is_supported: BoolArray) -> float:
+    """Return the middle between the two scores that part the labels best."""
+    distinct = np.unique(score)
+    bars = np.append((distinct[1:] + distinct[:-1]) / 2, BAR)
+    accuracy = [_accuracy(score >= bar, is_supported) for bar in bars]
+    return float(bars[int(np.argmax(accuracy))])
+
+
+def _accuracy(passes: BoolArray, is_supported: BoolArray) -> float:
+    rates = [passes[is_supported].mean(), 1 - passes[~is_supported].mean()]
+    return float(np.mean(rates)) if 0 < is_supported.sum() < len(is_supported) else 0.0

@@ -37,7 +37,7 @@ from rag_eval.corpus.masking import (
 from rag_eval.gates.gate import GatePart
 from rag_eval.measures.answers import GapFlag, RetrievalGap, UnsupportedSentence
 from rag_eval.measures.citation_support import SentenceSupport
-from rag_eval.measures.gaps import CODE, Gap
+from rag_eval.measures.support import CODE, Gap
 from rag_eval.reporting.report import SCHEMA_VERSION, Report
 from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from rag_eval.core.fields import Id
 from rag_eval.gold.loading import read_gold
-from rag_eval.gold.review import Draft, StaleDraftError, decide, list_drafts
+from rag_eval.gold.scaffold import Draft, StaleDraftError, decide, list_drafts
 from rag_eval.pipeline.corpus import CorpusSnapshot
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.stages import open_runner

@@ -18,7 +18,7 @@ from rag_eval.answers.recorded import read_markers
 from rag_eval.core.config import Answers
 from rag_eval.corpus import numerals
 from rag_eval.corpus.analyzer import token_spans
-from rag_eval.measures import citation_support, gaps, support
+from rag_eval.measures import citation_support, support
 from rag_eval.measures.contradiction import find_conflicts
 
 LENGTH = 60_000
@@ -60,7 +60,7 @@ READERS = {
     "exchanged_words": lambda text: citation_support.exchanged_words(text, text[::-1]),
     "torn_words": lambda text: citation_support.torn_words(text, text),
     "find_conflicts": lambda text: find_conflicts(text, text, [text]),
-    "retrieval_gaps": lambda text: gaps.retrieval_gaps([text], [["Nothing."]]),
+    "retrieval_gaps": lambda text: support.retrieval_gaps([text], [["Nothing."]]),
     "judge, body": lambda text: contract.judge(text, [], []),
     "judge, quote": _judge_quote,
     "find_paths": lambda text: paths.find_paths(text, {"content"}),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.measures.gaps import Gap, retrieval_gaps
+from rag_eval.measures.support import Gap, retrieval_gaps
 
 FRANCE = ("The capital of France is Paris.",)
 CASES = [

@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import count_documents, terms
 from rag_eval.corpus.numerals import numbers, spell_alike
-from rag_eval.measures.bars import Label, fit_bar
-from rag_eval.measures.gaps import retrieval_gaps
-from rag_eval.measures.support import BAR, FUNCTION_WORDS, _names, groundedness, support
+from rag_eval.measures.support import (
+    BAR,
+    FUNCTION_WORDS,
+    Label,
+    _names,
+    fit_bar,
+    groundedness,
+    retrieval_gaps,
+    support,
+)
 
 DELFT = "Painters of Delft sold seven blue jars to merchants from Antwerp.".split()
 IGNORED = set(terms(" ".join(FUNCTION_WORDS)))
