@@ -43,12 +43,12 @@ def read_id(value: object) -> str | None:
     return str(value) if is_whole else None
 
 
-def read_grade(value: object) -> int | None:
+def _read_grade(value: object) -> int | None:
     """Return a relevance grade, 0 for a negative number; None for a value that is no grade.
 
     Examples
     --------
-    >>> read_grade(2), read_grade("1.0"), read_grade(-2), read_grade(0.5), read_grade(True)
+    >>> _read_grade(2), _read_grade("1.0"), _read_grade(-2), _read_grade(0.5), _read_grade(True)
     (2, 1, 0, None, None)
     """
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
@@ -77,7 +77,7 @@ class Rule(NamedTuple):
 
 
 ID: Final = Rule(read_id, "bad_id", "this is not an id", ACCEPTED_ID)
-GRADE: Final = Rule(read_grade, "bad_grade", "this is not a relevance grade", ACCEPTED_GRADE)
+GRADE: Final = Rule(_read_grade, "bad_grade", "this is not a relevance grade", ACCEPTED_GRADE)
 COLUMN_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "query_id": ("query_id", "query-id", "qid", "q_id"),
     "doc_id": ("doc_id", "doc-id", "docno", "corpus-id", "corpus_id", "item_id", "docid"),

@@ -230,7 +230,7 @@ def read_lines(
             yield number, text.rstrip("\r\n")
 
 
-def read_table(
+def _read_table(
     path: Path, problems: ProblemList, separator: str = ",", limit: int = MAX_FILE_BYTES
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line and the cells of each row of a CSV file that is not blank.
@@ -372,7 +372,7 @@ def read_records(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[
     if ending in {".jsonl", ".json"}:
         yield from (read_objects if ending == ".jsonl" else read_values)(path, problems)
         return
-    rows = read_table(path, problems, "\t" if ending == ".tsv" else ",")
+    rows = _read_table(path, problems, "\t" if ending == ".tsv" else ",")
     line, header = next(rows, (0, []))
     if len(set(header)) < len(header):
         found = quoted(", ".join(header))

@@ -185,7 +185,7 @@ class RegressionGate(Gate):
             if baseline.changes:
                 about["different"] = list(baseline.changes.values())
             left, right = (
-                mean_by_query(per_query, strategy, config.level, measures)
+                _mean_by_query(per_query, strategy, config.level, measures)
                 for per_query in (baseline.per_query, inputs.per_query)
             )
             queries = left.index.union(right.index)
@@ -220,7 +220,7 @@ def _find_obstacle(inputs: GateInputs) -> tuple[str, str]:
     return "", ""
 
 
-def mean_by_query(
+def _mean_by_query(
     per_query: pd.DataFrame, strategy: str, level: str, measures: list[str]
 ) -> pd.DataFrame:
     """Mean of each measure inside each question; NaN for unknown measures."""

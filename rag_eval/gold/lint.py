@@ -187,7 +187,7 @@ def lint(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list
         more: Place = {"line": 1, "found": str(len(gold.queries)), "severity": "warning"}
         more["accepted"] = f"at least {MIN_QUERIES}, better 50"
         problems.add("few_queries", message, next(iter(gold.files), None), **more)
-    problems.extend(unserved_languages(gold.queries["text"], documents))
+    problems.extend(_unserved_languages(gold.queries["text"], documents))
     placed = place(gold, documents, sections, problems)
     findings = [
         *_check_questions(gold),
@@ -204,7 +204,7 @@ _MOST_READ = 5000
 """Most documents of which the language is looked at."""
 
 
-def unserved_languages(questions: pd.Series, documents: pd.DataFrame) -> list[Problem]:
+def _unserved_languages(questions: pd.Series, documents: pd.DataFrame) -> list[Problem]:
     """Warn once of questions and documents in a language that the analyzer does not serve."""
     shown = documents["text"].iloc[:: 1 + len(documents) // _MOST_READ]
     parts, languages = [], Counter[str]()

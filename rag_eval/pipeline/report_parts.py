@@ -66,7 +66,7 @@ class Slice:
     unscored: str = UNSCORED
 
 
-def measure_slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | None) -> SlicesPart:
+def _measure_slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | None) -> SlicesPart:
     """Measure the slices, or read the stored measures of equal inputs."""
     config = work.config
 
@@ -236,7 +236,7 @@ def join_fields(work: Work, results: Results, runs: ScoredRuns) -> dict[str, Any
         "strategies": list(strategies.values()),
         "embeddings": use,
         "poisonedBlocked": trust.poisoning.n_quarantined,
-        "slices": measure_slices(work, runs, results.find(AnswerMeasures)),
+        "slices": _measure_slices(work, runs, results.find(AnswerMeasures)),
         "gates": [],
         **_headline("avgTrustScore", trust.retrieved[primary.name].avg_trust),
         **_answer_fields(fields),

@@ -100,12 +100,12 @@ def _inputs(report: Report, _: Page) -> Parts:
         yield f"{len(others)} warnings about the gold set, for example: {first}"
 
 
-def worth(n_effective: float) -> str:
+def _worth(n_effective: float) -> str:
     """Say how many independent questions the questions of a figure are worth.
 
     Examples
     --------
-    >>> worth(57.3), worth(3.1)
+    >>> _worth(57.3), _worth(3.1)
     ('57', '3.1: the gold hardly supports an interval')
     """
     return (
@@ -142,7 +142,7 @@ def _strategies_table(report: Report, page: Page) -> Table:
     record = report.primary.measure(SHOWN[0], report.evaluation.level)
     caption = (
         f"Strategies, {report.evaluation.level} level, {record.n_scored} of {record.n_attempted} "
-        f"questions, worth {worth(record.n_effective)}; 95 % intervals; * primary"
+        f"questions, worth {_worth(record.n_effective)}; 95 % intervals; * primary"
     )
     return Table.of("strategies", caption, columns, rows)
 
@@ -319,7 +319,7 @@ def _warnings(report: Report, _: Page) -> Parts:
     if through:
         yield f"BLOCKED CHUNKS WERE RETRIEVED: {through}"
     for name, entry in report.calibration.strategies.items():
-        yield from describe_refusal(name, entry, 400)
+        yield from _describe_refusal(name, entry, 400)
 
 
 def _trust(_: Report, page: Page) -> Parts:
@@ -526,7 +526,7 @@ def describe_promotion(entry: StrategyCalibration) -> str:
     return f"status: {old} -> {new}"
 
 
-def describe_refusal(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
+def _describe_refusal(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
     """Say why a strategy is not calibrated."""
     if entry.refused:
         yield f"{quoted(name)} is not calibrated: {quoted(entry.refused, limit)}"
