@@ -218,7 +218,7 @@ def make_gate_checks(
     def report_gates(
         context: dg.AssetCheckExecutionContext, evaluations: dg.ResourceParam[Evaluations]
     ) -> Iterator[dg.AssetCheckResult]:
-        from rag_eval.pipeline.report_folder import MetricsReport
+        from rag_eval.pipeline.report_parts import MetricsReport
 
         with clear_failures():
             runner = open_runner(evaluations.open(context.partition_key))

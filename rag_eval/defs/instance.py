@@ -17,7 +17,7 @@ from rag_eval.defs.metadata import to_metadata
 from rag_eval.defs.nights import nights_key, record_night, tonight
 from rag_eval.gates.verdict import check_names
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.report_folder import MetricsReport
+from rag_eval.pipeline.report_parts import MetricsReport
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.files import write_text

@@ -8,7 +8,7 @@ from rag_eval.core.errors import quoted
 from rag_eval.core.settings import VIEW_PORT
 from rag_eval.gates.gate import GatePart
 from rag_eval.gates.verdict import required_failures
-from rag_eval.pipeline.report_folder import (
+from rag_eval.pipeline.report_parts import (
     EVIDENCE_FILE,
     PAGE,
     TABLES,

@@ -1,8 +1,10 @@
-"""Join the parts of all results to a report, and judge its gates."""
+"""Join the parts of all results to a report, judge its gates, and share its files."""
 
 import dataclasses
+import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -23,14 +25,17 @@ from rag_eval.measures.strategy_report import SliceFigure, SlicePart, SlicesPart
 from rag_eval.pipeline.answer_stages import NO_ANSWERS, RAGAS_OFF, AnswerMeasures
 from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
+from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import changes, readable_runs, run_inputs
 from rag_eval.pipeline.index import n_embedded
 from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.retrieval import StrategyRun
-from rag_eval.pipeline.runner import Results, Work
+from rag_eval.pipeline.runner import Result, Results, Work, json_part
 from rag_eval.pipeline.scored_runs import ScoredRuns
+from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.report import Embeddings, Report
 from rag_eval.storage.artifacts import Parts
+from rag_eval.storage.files import atomic_path
 from rag_eval.storage.hashing import code_version, library_versions
 
 # ---- Slices: recall and misses by tag, length and answerability.
@@ -351,3 +356,51 @@ def figures_for_gates(report: Report) -> dict[str, Mapping[str, object]]:
     for at in ("p50", "p95", "p99"):
         figures[f"latency_{at}_ms"] = {"value": getattr(primary.latency_ms, at)}
     return figures
+
+
+# ---- The report as the result of its stage, and its files in the folder of reports.
+
+PAGE, TABLES = "index.html", "tables"
+EVIDENCE_FILE = "evidence-trust.jsonl"
+
+
+class MetricsReport(Result):
+    """The report of a run. Only `content_hash` is part of the identity: equal inputs repeat it.
+
+    Attributes
+    ----------
+    explorer
+        Key of the explorer's parts.
+    trace_error
+        Reason why the traces were not written; empty when they were.
+    folder
+        Folder of the report and its files.
+    """
+
+    shown = ()
+    content_hash: str = json_part()
+    report: Report = json_part(volatile=True)
+    explorer: str = json_part(volatile=True)
+    trace_error: str = json_part(volatile=True)
+    folder: str = json_part(volatile=True)
+
+    def describe(self) -> dict[str, object]:
+        """Show also the headline figures, the gates and the comparisons."""
+        names = "run_id strategy recallAt10 mrr cacheHitRate gates comparisons look_first".split()
+        report = self.report.dump()
+        return super().describe() | {name: report.get(name) or "none" for name in names}
+
+
+def publish(evaluation: Evaluation, files: Iterable[Path], *, alone: bool = False) -> None:
+    """Share the files, and copy those of the primary gold set to the top of the reports."""
+    evaluation.home.share(evaluation.shared_reports, evaluation.reports, files, alone=alone)
+    if not evaluation.is_primary:
+        return
+    top = evaluation.settings.reports
+    # Neither may stand beside the report of another run.
+    for name in (PAGE, EVIDENCE_FILE):
+        (top / name).unlink(missing_ok=True)
+    for name in (REPORT_FILE, PAGE, EVIDENCE_FILE):
+        if (evaluation.reports / name).is_file():
+            with atomic_path(top / name) as partial:
+                shutil.copy2(evaluation.reports / name, partial)  # an equal file has an equal time

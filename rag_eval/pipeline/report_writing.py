@@ -28,8 +28,17 @@ from rag_eval.pipeline.history import (
 from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
-from rag_eval.pipeline.report_folder import EVIDENCE_FILE, PAGE, TABLES, MetricsReport, publish
-from rag_eval.pipeline.report_parts import REPORTED, count_embedded, join_fields, judge_draft
+from rag_eval.pipeline.report_parts import (
+    EVIDENCE_FILE,
+    PAGE,
+    REPORTED,
+    TABLES,
+    MetricsReport,
+    count_embedded,
+    join_fields,
+    judge_draft,
+    publish,
+)
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import WHOLE, Results, Stage, Work
 from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs

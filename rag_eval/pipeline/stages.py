@@ -20,8 +20,8 @@ from rag_eval.pipeline import (
     trust_measures,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.report_folder import MetricsReport
 from rag_eval.pipeline.report_pages import GateVerdict, MlflowRecord
+from rag_eval.pipeline.report_parts import MetricsReport
 from rag_eval.pipeline.runner import Runner, Stage
 from rag_eval.pipeline.versions import shared_versions
 from rag_eval.reporting.report import Report

@@ -19,7 +19,7 @@ from rag_eval.defs.instance import (
 )
 from rag_eval.defs.nights import DIMENSION, nights_key
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.report_folder import MetricsReport
+from rag_eval.pipeline.report_parts import MetricsReport
 from rag_eval.pipeline.stages import STAGES, evaluate, open_runner
 
 PREPARE = (

@@ -19,7 +19,7 @@ from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.opening import open_gold_set, open_recorded
-from rag_eval.pipeline.report_folder import MetricsReport
+from rag_eval.pipeline.report_parts import MetricsReport
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.scored_runs import open_runs
 from rag_eval.pipeline.stages import open_runner
