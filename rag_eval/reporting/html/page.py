@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from rag_eval.reporting.html.drawing import bars
 from rag_eval.reporting.html.elements import environment
-from rag_eval.reporting.html.panels import answers, miss_rates, retrieval, run, trust
+from rag_eval.reporting.html.panels import evidence, miss_rates, retrieval, run
 from rag_eval.reporting.report_tables import Page, Panel, lost_steps
 from rag_eval.reporting.tables import Cursor, Table
 
@@ -46,10 +46,10 @@ PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "recall": retrieval.recall,
     "miss-rates": miss_rates.panel,
     "history": run.history,
-    "citations": answers.panel,
+    "citations": evidence.answer_panel,
     "stability": retrieval.stability,
     "slices": retrieval.slices,
-    "trust": trust.panel,
+    "trust": evidence.trust_panel,
     "cost": run.cost,
     "denominators": retrieval.denominators,
     "methods": run.methods,
