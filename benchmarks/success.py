@@ -21,7 +21,7 @@ import pandas as pd
 from rich.console import Console
 from timing import ROOT, data_folder
 
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.records import NOT_SCORED, Absent, Estimate, Triple
 from rag_eval.core.settings import Settings, telemetry_off
 from rag_eval.core.strategy import Strategy
@@ -33,7 +33,7 @@ from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.measure_stages import RankingMeasures
 from rag_eval.pipeline.opening import open_beir, open_gold_set
-from rag_eval.pipeline.scored_runs import open_runs
+from rag_eval.pipeline.retrieval import open_runs
 from rag_eval.pipeline.stages import evaluate_all, open_runner
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Table, print_parts

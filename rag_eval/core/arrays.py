@@ -1,5 +1,6 @@
 """Types of arrays, one name for each element type, and ranges of elements or characters."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -67,3 +68,12 @@ def find_overlaps(ranges: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
     met = (low[at] < ranges.end[row]) & (ranges.start[row] < high[at])
     met &= document[at] == ranges.document[row]
     return row[met], order[at[met]]
+
+
+def number(value: float) -> float | None:
+    """Convert a figure to a number for JSON.
+
+    NaN and infinity become null. Other figures keep twelve significant digits, so that equal inputs
+    give equal bytes.
+    """
+    return float(f"{value:.12g}") if math.isfinite(value) else None

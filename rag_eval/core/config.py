@@ -20,9 +20,9 @@ from pydantic import (
 )
 
 from rag_eval.core.errors import quoted, refuse, require
-from rag_eval.core.fields import Name, Part
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.loader import AnyLoader
+from rag_eval.core.parts import Name, Part
 from rag_eval.core.rows import suggest
 from rag_eval.core.strategy import AnyStrategy, Strategy
 from rag_eval.core.types import BinaryTarget, Level

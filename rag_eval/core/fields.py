@@ -1,4 +1,4 @@
-"""The rules for ids, grades and titles, which every reader applies, and types of fields.
+"""The rules for ids, grades and columns, which every reader applies.
 
 An id is only a name in tables. An id never becomes a path, so an id may look like one.
 """
@@ -7,11 +7,9 @@ import numbers
 import re
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-
-from rag_eval.core.errors import refuse, require
+from rag_eval.core.errors import refuse
 
 MAX_ID_CHARS: Final = 1000
 MAX_GRADE: Final = 1000
@@ -139,93 +137,3 @@ def decode_id(text: str) -> str:
     """
     plain = urllib.parse.unquote(text) if "%" in text else text
     return plain if encode_id(plain) == text else text
-
-
-# ---- Types of fields that models of rows, of the settings and of `gold_set.yaml` share.
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
-Name = Annotated[str, Field(pattern=NAME)]
-
-Id = Annotated[str, BeforeValidator(ID.check)]
-"""The id of a question, wording, document, section or passage, as a field of a row."""
-Grade = Annotated[int, BeforeValidator(GRADE.check)]
-"""A relevance grade, as a field of a row."""
-PlainText = Annotated[
-    str,
-    require(
-        lambda text: "\x00" not in text,
-        "nul_byte",
-        "the text holds a NUL byte",
-        "a string without NUL bytes",
-    ),
-]
-"""A text of any length, as a field of a row."""
-Title = Annotated[PlainText, BeforeValidator(lambda value: "" if value is None else value)]
-"""A title, as a field of a row; null is an empty title."""
-
-ConfigValue = str | int | float | bool
-BUILT_IN_MODEL = re.compile(
-    r"lsa-[1-9]\d{0,3}|all-MiniLM-L6-v2|chroma:(?:default|onnx_mini_lm_l6_v2)"
-)
-"""Models that compute on this machine and need no configuration."""
-MODELS = (
-    "lsa-<dimensions>, all-MiniLM-L6-v2, chroma:default, chroma:onnx_mini_lm_l6_v2, "
-    "or the name of an entry of `embeddings` in settings.toml"
-)
-NAME_AN_ENTRY = "name an entry of `embeddings` in settings.toml"
-
-
-class Part(BaseModel):
-    """A part of `gold_set.yaml`; unknown keys are refused, and the fields cannot be set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
-
-
-class Embedding(Part):
-    """Turns texts into vectors: a built-in model, an entry of the settings, or a file of vectors.
-
-    A gold set comes from a stranger, so it gives no `config`: a configuration can hold an address
-    or the name of an environment variable. Only `from_settings` fills it.
-    """
-
-    model: str | None = Field(default=None, description=MODELS)
-    config: dict[str, ConfigValue] = Field(default_factory=dict)
-    vectors: str | None = Field(
-        default=None, description="an .npz file with `sha256` and `vectors`"
-    )
-
-    @classmethod
-    def from_settings(cls, function: str, config: Mapping[str, ConfigValue]) -> "Embedding":
-        """Make the embedding of a Chroma function that the settings configure."""
-        return Embedding.model_construct(
-            model=f"chroma:{function}", config=dict(config), vectors=None
-        )
-
-    @property
-    def is_named(self) -> bool:
-        """Whether `model` is the name of an entry of the settings."""
-        return (
-            self.model is not None
-            and re.fullmatch(NAME, self.model) is not None
-            and (BUILT_IN_MODEL.fullmatch(self.model) is None)
-        )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_config(cls, data: object) -> object:
-        if isinstance(data, Mapping) and (unknown := data.keys() - {"model", "vectors"}):
-            reason = "a gold set gives no address, key, variable or configuration"
-            raise ValueError(f"{min(unknown)}: {reason}; {NAME_AN_ENTRY}")
-        return data
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.model is None) == (self.vectors is None):
-            raise ValueError("give either model or vectors")
-        if (
-            self.model is not None
-            and BUILT_IN_MODEL.fullmatch(self.model) is None
-            and (not self.is_named or self.model.startswith("lsa-"))
-        ):
-            raise ValueError(f"accepted models: {MODELS}")
-        return self

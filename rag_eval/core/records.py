@@ -5,7 +5,6 @@ reason. Without such a reason, the type of the field gives a default (`Because`)
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -138,15 +137,6 @@ Open = dict[str, JsonValue]
 PValue = Annotated[Unit | None, Because(NOT_PAIRED)]
 
 # ---- Figures.
-
-
-def number(value: float) -> float | None:
-    """Convert a figure to a number for JSON.
-
-    NaN and infinity become null. Other figures keep twelve significant digits, so that equal inputs
-    give equal bytes.
-    """
-    return float(f"{value:.12g}") if math.isfinite(value) else None
 
 
 Triple = tuple[float | None, float | None, float | None]

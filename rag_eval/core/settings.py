@@ -28,7 +28,7 @@ from pydantic_settings import (
 )
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.fields import BUILT_IN_MODEL, ConfigValue, Name, Part
+from rag_eval.core.parts import BUILT_IN_MODEL, ConfigValue, Name, Part
 
 SETTINGS_FILE = "settings.toml"
 _BUCKET = re.compile(r"(?!file:|local:)[a-z][a-z0-9+.-]*://[^/:\s][^:\s]*\Z")

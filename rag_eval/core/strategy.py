@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
-from rag_eval.core.fields import Embedding, Name, Part
+from rag_eval.core.parts import Embedding, Name, Part
 from rag_eval.core.plugins import AnyClass, load_classes
 from rag_eval.core.settings import Settings
 

@@ -4,7 +4,12 @@ import dataclasses
 import functools
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, Protocol, get_args, runtime_checkable
+from typing import Annotated, Final, Literal, Protocol, get_args, runtime_checkable
+
+from pydantic import BeforeValidator
+
+from rag_eval.core.errors import require
+from rag_eval.core.fields import GRADE, ID
 
 # ---- Levels of relevance, targets of misses, and statuses of miss rates.
 
@@ -455,3 +460,23 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
     while whole and is_joined(pieces[whole][0]):
         whole -= 1
     return "".join(pieces[: whole or n_whole]).rstrip() + ELLIPSIS
+
+
+# ---- Types of fields of rows of a gold set, a corpus, or recorded outputs.
+
+Id = Annotated[str, BeforeValidator(ID.check)]
+"""The id of a question, wording, document, section or passage, as a field of a row."""
+Grade = Annotated[int, BeforeValidator(GRADE.check)]
+"""A relevance grade, as a field of a row."""
+PlainText = Annotated[
+    str,
+    require(
+        lambda text: "\x00" not in text,
+        "nul_byte",
+        "the text holds a NUL byte",
+        "a string without NUL bytes",
+    ),
+]
+"""A text of any length, as a field of a row."""
+Title = Annotated[PlainText, BeforeValidator(lambda value: "" if value is None else value)]
+"""A title, as a field of a row; null is an empty title."""

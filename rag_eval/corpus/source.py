@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, model_validator
 
 from rag_eval.core.errors import InputError, Place
-from rag_eval.core.fields import Id, PlainText, Title
+from rag_eval.core.types import Id, PlainText, Title
 from rag_eval.storage.hashing import text_hash
 
 # ---- Ids and texts.

@@ -9,7 +9,7 @@ import pandas as pd
 from pydantic import Field, StrictBool
 
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.fields import Name
+from rag_eval.core.parts import Name
 from rag_eval.core.records import (
     Hash,
     IndexHash,

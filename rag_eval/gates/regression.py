@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from rag_eval.core.arrays import number
 from rag_eval.core.errors import quoted
-from rag_eval.core.records import number
 from rag_eval.gates.gate import Gate, GateInputs, Judgement, Priority
 from rag_eval.measures.intervals import PairedComparison, paired_comparison
 from rag_eval.measures.overlap import SharedGold

@@ -11,8 +11,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.core.arrays import FloatArray
-from rag_eval.core.records import number
+from rag_eval.core.arrays import FloatArray, number
 from rag_eval.measures.intervals import FEW_DIFFERING, paired_comparison
 from rag_eval.measures.overlap import SharedGold, ratio_interval
 from rag_eval.storage.hashing import text_hash

@@ -21,9 +21,10 @@ from pydantic import (
 
 from rag_eval.core.config import AnswerOverride
 from rag_eval.core.errors import Place, ProblemList, quoted, refuse, require
-from rag_eval.core.fields import ACCEPTED_ID, Id
+from rag_eval.core.fields import ACCEPTED_ID
 from rag_eval.core.frames import QUERIES, make_frame, schema
 from rag_eval.core.rows import SeenIds, check_row, read_lines, read_objects, read_rows
+from rag_eval.core.types import Id
 from rag_eval.gold.judgements import read_judgements
 
 ORIGINAL = "original"

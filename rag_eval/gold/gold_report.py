@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from rag_eval.core.errors import Problem
-from rag_eval.core.fields import Name
+from rag_eval.core.parts import Name
 from rag_eval.core.records import Count, Hash, Record
 
 

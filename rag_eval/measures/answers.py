@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from pydantic import ConfigDict, Field
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, number
 from rag_eval.core.records import (
     NO_SPREAD,
     NOT_SCORED,
@@ -30,7 +30,6 @@ from rag_eval.core.records import (
     Record,
     Text,
     Unit,
-    number,
 )
 from rag_eval.core.settings import Endpoint, telemetry_off
 from rag_eval.core.types import ABSTAINED, Answer, AnswerOutcome, CitedSpan

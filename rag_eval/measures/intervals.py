@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.core.arrays import FloatArray, IntArray
-from rag_eval.core.records import number
+from rag_eval.core.arrays import FloatArray, IntArray, number
 from rag_eval.measures.overlap import SharedGold, mean_interval, scored_together
 from rag_eval.measures.ranking import as_codes, as_values
 

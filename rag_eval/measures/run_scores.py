@@ -8,9 +8,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, Ranges
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, Ranges, number
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.records import Figure, number
+from rag_eval.core.records import Figure
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level, Target
 from rag_eval.gold.files import ORIGINAL

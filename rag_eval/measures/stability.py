@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within
-from rag_eval.core.records import Figure, Share, number
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within, number
+from rag_eval.core.records import Figure, Share
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.ranking import as_codes, as_rankings, ranks
 from rag_eval.measures.run_scores import (

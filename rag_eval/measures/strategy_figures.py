@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray
-from rag_eval.core.records import ComparedPair, Measure, number
+from rag_eval.core.arrays import BoolArray, FloatArray, number
+from rag_eval.core.records import ComparedPair, Measure
 from rag_eval.core.types import Level
 from rag_eval.measures.intervals import (
     COMPARED,

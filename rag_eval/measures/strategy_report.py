@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, StrictBool
 
-from rag_eval.core.fields import Name
+from rag_eval.core.parts import Name
 from rag_eval.core.records import (
     Absent,
     Because,

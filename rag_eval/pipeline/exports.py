@@ -13,8 +13,9 @@ from rag_eval.answers.replies import split_error
 from rag_eval.answers.scoring import UNCHECKED
 from rag_eval.citations.payload import validate
 from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces
+from rag_eval.core.arrays import number
 from rag_eval.core.errors import InputError
-from rag_eval.core.records import Open, number
+from rag_eval.core.records import Open
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     ABSTAINED,
@@ -28,8 +29,8 @@ from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
 from rag_eval.pipeline.answer_stages import Answered, AnswerSet
 from rag_eval.pipeline.measure_stages import StabilityMeasures
+from rag_eval.pipeline.retrieval import ScoredRuns
 from rag_eval.pipeline.runner import Work
-from rag_eval.pipeline.scored_runs import ScoredRuns
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
 from rag_eval.reporting.report import Report
 from rag_eval.storage.locks import is_shared

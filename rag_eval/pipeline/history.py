@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, InstanceOf, ValidationError
 
-from rag_eval.core.arrays import FloatArray
+from rag_eval.core.arrays import FloatArray, number
 from rag_eval.core.errors import InputError, format_count, quoted
-from rag_eval.core.fields import Name
+from rag_eval.core.parts import Name
 from rag_eval.core.records import (
     Because,
     Count,
@@ -30,7 +30,6 @@ from rag_eval.core.records import (
     RunId,
     ShortText,
     Timestamp,
-    number,
 )
 from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask

@@ -13,8 +13,8 @@ from rag_eval.answers.chat import ChatCache, ChatClient
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError
-from rag_eval.core.fields import Embedding
 from rag_eval.core.loader import Chunker
+from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.core.types import DISCOUNTING

@@ -20,9 +20,8 @@ from rag_eval.measures.strategy_report import AnnRecall, StabilityPart
 from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import open_index, stability_embedding
-from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.retrieval import StrategyRun, score_runs
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
-from rag_eval.pipeline.scored_runs import score_runs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import FloatArray
+from rag_eval.core.arrays import FloatArray, number
 from rag_eval.core.config import CLAIMS
 from rag_eval.core.records import Absent as NotMeasured
-from rag_eval.core.records import Figure, number
+from rag_eval.core.records import Figure
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import DISCOUNTING, TARGETS, Status
 from rag_eval.gold.files import ORIGINAL
@@ -38,7 +38,7 @@ from rag_eval.pipeline.index import (
     steering_calibrator,
 )
 from rag_eval.pipeline.misses import observe_misses
-from rag_eval.pipeline.retrieval import StrategyRun, read_ranking
+from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, read_ranking, score_runs
 from rag_eval.pipeline.runner import (
     WHOLE,
     Result,
@@ -49,7 +49,6 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
-from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.pipeline.uncertain import (
     UNCERTAIN_FILE,
     StatedRetrievals,

@@ -8,9 +8,8 @@ from typing import Any, Final, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, number
 from rag_eval.core.frames import schema
-from rag_eval.core.records import number
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import aggregate, delta_of, holm, paired_comparison, within_query
 from rag_eval.measures.ranking import expand
@@ -25,9 +24,8 @@ from rag_eval.measures.run_scores import (
 )
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import CorpusIndex, OpenIndex, chosen_kinds, open_index
-from rag_eval.pipeline.retrieval import StrategyRun, search_depth
+from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs, search_depth
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
-from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.uncertainty.miss_rate_report import MissesPart, MissPair, ObservedMisses, ScoreBin
 

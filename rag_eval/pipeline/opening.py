@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, Problem
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.rows import find_file
 from rag_eval.core.settings import Settings
 from rag_eval.gates.verdict import find_faults

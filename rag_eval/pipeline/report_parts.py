@@ -29,9 +29,8 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import changes, readable_runs, run_inputs
 from rag_eval.pipeline.index import n_embedded
 from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
-from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun
 from rag_eval.pipeline.runner import Result, Results, Work, json_part
-from rag_eval.pipeline.scored_runs import ScoredRuns
 from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.report import Embeddings, Report
 from rag_eval.storage.artifacts import Parts

@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import functools
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
@@ -26,6 +27,7 @@ from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level, RetrievalOptions
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.gold.gold_report import LintWarning, report_warnings
+from rag_eval.measures.run_scores import RankedRuns
 from rag_eval.measures.strategy_report import ExternalSource, Latency
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.index import (
@@ -40,6 +42,7 @@ from rag_eval.pipeline.index import (
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
+    Runner,
     Stage,
     Work,
     array_part,
@@ -552,3 +555,38 @@ def _no_latency(reason: str) -> Latency:
 
 def _mean_tokens(texts: Sequence[str]) -> float:
     return float(np.mean([count_tokens(text) for text in texts]))
+
+
+# ---- The scored runs of an evaluation, which its stages share.
+
+
+class ScoredRuns(RankedRuns[GoldVariants, AdmittedChunks, StrategyRun]):
+    """The runs of all strategies with the gold set, as the stages give them."""
+
+    def about(self, name: str) -> RunFacts:
+        """Return the facts for the report on one strategy's run."""
+        return self.runs[name].about
+
+
+def open_runs(runner: Runner) -> ScoredRuns:
+    """Score the runs of an evaluation outside of a stage."""
+    runs = {name: runner.get(StrategyRun, name) for name in runner.strategies}
+    gold, admitted = runner.get(GoldVariants), runner.get(AdmittedChunks)
+    return score_runs(runner.evaluation.config, gold, admitted, runs)
+
+
+_scored: "weakref.WeakKeyDictionary[GoldVariants, ScoredRuns]" = weakref.WeakKeyDictionary()
+
+
+def score_runs(
+    config: GoldSetConfig,
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+    runs: Mapping[str, StrategyRun],
+) -> ScoredRuns:
+    """Combine runs and gold. Stages of one process with equal inputs share the scores."""
+    scored = _scored.get(gold_variants)
+    if scored is None or (scored.admitted_chunks, scored.runs) != (admitted_chunks, dict(runs)):
+        scored = ScoredRuns(config, gold_variants, admitted_chunks, dict(runs))
+        _scored[gold_variants] = scored
+    return scored

@@ -17,9 +17,8 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
-from rag_eval.pipeline.retrieval import StrategyRun, search_wordings
+from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs, search_wordings
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
-from rag_eval.pipeline.scored_runs import ScoredRuns, score_runs
 from rag_eval.trust.guard import UnitVerdicts, judge_units, verdicts_of_chunks
 from rag_eval.trust.summary import (
     NOT_CONFIGURED,

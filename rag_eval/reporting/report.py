@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, PositiveInt, StrictBool, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from rag_eval.core.fields import Name
 from rag_eval.core.loader import Chunker
+from rag_eval.core.parts import Name
 from rag_eval.core.records import (
     NOT_SCORED,
     Absent,

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array, IntArray
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.ranking import ROUNDING, Ranking, order, ranking, scale_min_max
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex

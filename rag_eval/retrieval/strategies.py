@@ -11,7 +11,7 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.plugins import FOREIGN
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model

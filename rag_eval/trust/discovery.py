@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from rag_eval.trust.rules import Severity
+Severity = Literal["hint", "warning", "blocked"]
+"""Severity of a finding. A hint alone does not change the verdict."""
 
 
 class Cut(NamedTuple):

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from rag_eval.corpus.markdown import leaves
-from rag_eval.trust.discovery import Cut, Discovery
-from rag_eval.trust.rules import Severity
+from rag_eval.trust.discovery import Cut, Discovery, Severity
 from rag_eval.trust.spelling import load_words
 
 _WORDS = {name: frozenset(words) for name, words in load_words("markup").items()}

@@ -12,13 +12,12 @@ from typing import Any, Literal, NamedTuple
 
 import re2
 
-from rag_eval.core.fields import Part
+from rag_eval.core.parts import Part
 from rag_eval.storage.hashing import digest
+from rag_eval.trust.discovery import Severity
 from rag_eval.trust.phrases import SCRIPTS, Lists, compile_phrases, needed_words
 from rag_eval.trust.spelling import load_words
 
-Severity = Literal["hint", "warning", "blocked"]
-"""Severity of a finding. A hint alone does not change the verdict."""
 ViewKind = Literal["visible", "hidden", "decoded"]
 
 _MAX_MEM = 32 << 20

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from rag_eval.core.config import SignatureState
 from rag_eval.core.errors import InputError, ProblemList, quoted, refuse
-from rag_eval.core.fields import Part
+from rag_eval.core.parts import Part
 from rag_eval.core.rows import Fault, check_row, parse_object, read_rows, read_text
 from rag_eval.storage.hashing import canonical_json, text_hash
 from rag_eval.storage.home import Home

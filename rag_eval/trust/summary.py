@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.arrays import FloatArray, IntArray, number
 from rag_eval.core.config import FRESH, STALE, Trust
 from rag_eval.core.errors import quoted
-from rag_eval.core.fields import Name
-from rag_eval.core.records import Absent, Figure, number
+from rag_eval.core.parts import Name
+from rag_eval.core.records import Absent, Figure
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gold.gold_report import BlockedGold
 from rag_eval.trust.guard import UnitVerdicts

@@ -15,9 +15,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rag_eval.trust.discovery import Cut, Discovery, Edited, Part, Trick, merge_tricks
+from rag_eval.trust.discovery import Cut, Discovery, Edited, Part, Severity, Trick, merge_tricks
 from rag_eval.trust.markup import find_in_markup, read_tags
-from rag_eval.trust.rules import LinearPattern, Severity, Signals, ViewKind
+from rag_eval.trust.rules import LinearPattern, Signals, ViewKind
 from rag_eval.trust.spelling import (
     APART,
     DIGITS,

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, StrictBool
 
-from rag_eval.core.fields import Name
+from rag_eval.core.parts import Name
 from rag_eval.core.records import (
     Absent,
     Count,

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.citations.payload import payload
-from rag_eval.core.records import number
+from rag_eval.core.arrays import number
 from rag_eval.core.types import DISCOUNTING, Answer, ScoredChunk, Status, Target, snippet
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.masking import mask_name, masked_text

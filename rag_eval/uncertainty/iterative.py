@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray, number
 from rag_eval.core.config import EXPANSIONS, ExpansionName
-from rag_eval.core.fields import Name
 from rag_eval.core.frames import make_frame, schema
-from rag_eval.core.records import number
+from rag_eval.core.parts import Name
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.corpus.masking import mask_name

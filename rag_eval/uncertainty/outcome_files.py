@@ -15,9 +15,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from rag_eval.core.errors import ProblemList, quoted
-from rag_eval.core.fields import Id
 from rag_eval.core.rows import check_row, read_objects, report_faults
-from rag_eval.core.types import BinaryTarget
+from rag_eval.core.types import BinaryTarget, Id
 from rag_eval.corpus.loaders.foreign import LeftOut, find_kind
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet

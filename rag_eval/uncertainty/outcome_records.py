@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from rag_eval.core.fields import Id
 from rag_eval.core.frames import schema
-from rag_eval.core.types import SNIPPET_CHARS, BinaryTarget, GoldSource, Status
+from rag_eval.core.types import SNIPPET_CHARS, BinaryTarget, GoldSource, Id, Status
 from rag_eval.uncertainty.confidence_values import StrictRecord, UnitInterval
 
 MAX_QUERY, MAX_NOTE = 10_000, 500

@@ -30,10 +30,9 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.fields import Id
 from rag_eval.core.records import Estimate
 from rag_eval.core.settings import Settings
-from rag_eval.core.types import GoldSource
+from rag_eval.core.types import GoldSource, Id
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids, run_name
 from rag_eval.reporting.tables import visible

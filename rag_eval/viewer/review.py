@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rag_eval.core.fields import Id
+from rag_eval.core.types import Id
 from rag_eval.gold.loading import read_gold
 from rag_eval.gold.scaffold import Draft, StaleDraftError, decide, list_drafts
 from rag_eval.pipeline.corpus import CorpusSnapshot

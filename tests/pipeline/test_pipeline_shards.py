@@ -11,7 +11,7 @@ import pytest
 from requirements import need_package, report_missing
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import shards as shards_module
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, EvidenceTrust

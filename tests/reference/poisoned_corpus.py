@@ -13,7 +13,7 @@ import pandas as pd
 from corpora import places
 from corpora import table as make_table
 
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.vector import Vector

@@ -13,7 +13,7 @@ from corpora import places, table
 from requirements import report_missing
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import BIGRAM_ANALYZER, Analyzer, terms
 from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
 from rag_eval.retrieval.embedding import embedders

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import Rerank
 from rag_eval.retrieval import dense, lexical
 from rag_eval.retrieval.embedding.embedders import lsa_hash

@@ -10,7 +10,7 @@ import pytest
 from corpora import documents_frame, places, table
 
 import rag_eval.core.types as port
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import Identity, Rerank
 from rag_eval.core.types import RetrievalOptions, RetrievalPort
 from rag_eval.corpus.analyzer import ANALYZER

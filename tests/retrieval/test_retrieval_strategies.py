@@ -13,7 +13,7 @@ import pytest
 from corpora import listed, places, table
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import Rerank
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.kinds import hybrid

@@ -16,9 +16,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rag_eval.core.errors import ProblemList
-from rag_eval.core.fields import Id
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import Fault, SeenIds, check_row, find_file, parse_object, read_raw_lines
+from rag_eval.core.types import Id
 from rag_eval.corpus.source import (
     DocumentRow,
     Page,

@@ -27,10 +27,9 @@ from pydantic import (
 )
 
 from rag_eval.core.errors import ProblemList, quoted, refuse
-from rag_eval.core.fields import Id, PlainText
 from rag_eval.core.loader import Chunker, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import SeenIds, check_row, read_objects, read_values
-from rag_eval.core.types import PAYLOAD_FIELDS, StatedLambda
+from rag_eval.core.types import PAYLOAD_FIELDS, Id, PlainText, StatedLambda
 from rag_eval.corpus.loaders.foreign import (
     FIELDS,
     MAX_BYTES,

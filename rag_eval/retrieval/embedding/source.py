@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import Float32Array, Int32Array, IntArray, find_rows
-from rag_eval.core.fields import Embedding
+from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import ANALYZER, Analyzer, TermRows, find_pairs
 from rag_eval.retrieval.embedding.embedders import (
     KEPT_SHARE,
