@@ -49,8 +49,8 @@ def model_folder(models: Path) -> Path:
 
     folder = _downloads()
     if not (folder / "model.onnx").is_file():
-        if (made := make_model(models)) is not None:
-            return made
+        if (made_here := make_model(models)) is not None:
+            return made_here
         try:
             ONNXMiniLM_L6_V2()._download_model_if_not_exists()  # noqa: SLF001 - embedding would run it
         except Exception as error:
@@ -209,14 +209,14 @@ class ChromaStore:
         A finished graph stays, and a half-built graph is built again. A zero vector (a chunk
         without any known term) is left out, because exact search never retrieves it either.
         """
-        known = np.flatnonzero(vectors.any(axis=1))
+        filled = np.flatnonzero(vectors.any(axis=1))
         if name in self.collections():
             collection = self._collection(name)
-            if (collection.metadata or {}).get("complete") and collection.count() == len(known):
+            if (collection.metadata or {}).get("complete") and collection.count() == len(filled):
                 return False
             self._client.delete_collection(name)
         ids, doc_ids = list(chunks), list(chunks.values())
-        rows = np.random.default_rng(seed).permutation(known).tolist()
+        rows = np.random.default_rng(seed).permutation(filled).tolist()
         with self._clearing():
             collection = self._client.create_collection(
                 name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}

@@ -55,12 +55,12 @@ class ExactSearch:
         rows = np.full((len(queries), depth), -1, dtype=np.int32)
         scores = np.full((len(queries), depth), -np.inf)
         # Every chunk would be a candidate of a zero query.
-        known = np.flatnonzero(queries.any(axis=1))
-        for start in range(0, len(known) if depth else 0, block):
-            part = known[start : start + block]
+        embedded = np.flatnonzero(queries.any(axis=1))
+        for start in range(0, len(embedded) if depth else 0, block):
+            part = embedded[start : start + block]
             rows[part], scores[part] = self._best(queries[part], hidden, depth)
         candidates = np.zeros(len(queries), dtype=np.int64)
-        candidates[known] = self.n_chunks - int(hidden.sum())
+        candidates[embedded] = self.n_chunks - int(hidden.sum())
         return ranking(rows, scores, scale_min_max(scores), candidates)
 
     def _best(
@@ -121,9 +121,9 @@ class _Candidates:
         full = np.flatnonzero(counts >= self._depth)
         lowest = self._value[by_value[starts[full] + self._depth - 1]] - self._slack
         self._floor[full] = np.maximum(self._floor[full], lowest)
-        kept = self._value >= self._floor[self._query]
-        self._query, self._row = self._query[kept], self._row[kept]
-        self._value = self._value[kept]
+        above_floor = self._value >= self._floor[self._query]
+        self._query, self._row = self._query[above_floor], self._row[above_floor]
+        self._value = self._value[above_floor]
 
     def by_query(self) -> tuple[IntArray, IntArray]:
         """Return queries and rows of the candidates, by query and row."""

@@ -116,14 +116,14 @@ class EngineSource(Source):
         Raises `QueryError`.
         """
 
-    def unusable(self, field: str, found: str) -> InputError:
+    def unusable(self, field: str, cause: str) -> InputError:
         """Return the error of an engine that its settings do not fit."""
         return InputError.of(
             "engine_unusable",
             f"the engine {self.name} cannot be asked",
             "settings",
             field=f"engines.{self.name}.{field}",
-            found=found,
+            found=cause,
             accepted="an index, fields and a key that the engine accepts",
         )
 

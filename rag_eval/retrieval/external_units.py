@@ -59,8 +59,8 @@ class _Corpus:
     ) -> None:
         catalogue = Catalogue(documents, sections)
         names = list(dict.fromkeys(name for item in items for name in _names(item)))
-        found = catalogue.find(names)
-        places = zip(found.document.tolist(), found.section.tolist(), strict=True)
+        found_places = catalogue.find(names)
+        places = zip(found_places.document.tolist(), found_places.section.tolist(), strict=True)
         self._place_of = dict(zip(names, places, strict=True))
         self._doc_ids: list[str] = documents["doc_id"].tolist()
         self._texts: list[str] = documents["text"].tolist()
@@ -108,8 +108,8 @@ class _Corpus:
         places = [self._place_of[name] for name in _names(item)]
         document = next((document for document, _ in places if document >= 0), -1)
         # A section of another document is ignored.
-        named = [section for owner, section in places if section >= 0 and owner == document]
-        return document, next(iter(named), -1)
+        in_document = [section for owner, section in places if section >= 0 and owner == document]
+        return document, next(iter(in_document), -1)
 
     def _find_place(
         self, item: Item, texts: Sequence[str], document: int, section: int
@@ -163,15 +163,15 @@ def _names(item: Item) -> list[str]:
     return [*names, *map(decode_id, names), item.section_id]
 
 
-def _other_words(given: str, masked: str, place: str) -> str:
+def _other_words(returned: str, masked: str, place: str) -> str:
     """Return the masked text of a source when it differs from the text of its place, else "".
 
     A part of the place's text, other white space, and masks count as no difference.
     """
-    held, plain, hidden = (
-        " ".join(text.split()) for text in (f"{place}\n{mask(place).text}", given, masked)
+    corpus_text, plain, hidden = (
+        " ".join(text.split()) for text in (f"{place}\n{mask(place).text}", returned, masked)
     )
-    return "" if plain in held or hidden in held else masked
+    return "" if plain in corpus_text or hidden in corpus_text else masked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,31 +199,31 @@ def place_all(
     """
     lists = [outcome.items if isinstance(outcome, Retrieved) else () for outcome in outcomes]
     scored = [
-        [(item.model_copy(update={"score": 0.0}), item.score) for item in one] for one in lists
+        [(item.model_copy(update={"score": 0.0}), item.score) for item in items] for items in lists
     ]
-    distinct = dict.fromkeys(item for one in scored for item, _ in one)
+    distinct = dict.fromkeys(item for items in scored for item, _ in items)
     corpus = _Corpus(documents, sections, chunks, distinct)
     unit_of = {item: corpus.place(item) for item in distinct}
     number: dict[tuple[object, ...], int] = {}
     units: list[_Unit] = []
     rows = np.full((len(outcomes), depth), -1, dtype=np.int32)
     raw = np.full((len(outcomes), depth), -np.inf)
-    for query, one in enumerate(scored):
+    for query, items in enumerate(scored):
         best: dict[int, float] = {}
-        for item, score in one:
+        for item, score in items:
             unit = unit_of[item]
             row = number.setdefault(unit[1:], len(units))
             if row == len(units):
                 units.append(unit)
             best.setdefault(row, score)
-        kept = list(best.items())[:depth]
-        rows[query, : len(kept)] = [row for row, _ in kept]
-        raw[query, : len(kept)] = [score for _, score in kept]
+        deepest = list(best.items())[:depth]
+        rows[query, : len(deepest)] = [row for row, _ in deepest]
+        raw[query, : len(deepest)] = [score for _, score in deepest]
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    found = dataclasses.replace(
+    placed = dataclasses.replace(
         ranking(rows, raw, scale_min_max(raw)),
         failed=np.array([isinstance(outcome, Failure) for outcome in outcomes], dtype=bool),
         failure=failed[0].message if failed else None,
     )
     ran = np.array([outcome is not None for outcome in outcomes], dtype=bool)
-    return Placed(found, make_frame(UNITS, units), ran)
+    return Placed(placed, make_frame(UNITS, units), ran)

@@ -92,10 +92,10 @@ class Bm25s:
         nothing = np.zeros(0, dtype=np.float32)
 
         def score(query: Sequence[int]) -> npt.NDArray[np.float32]:
-            known = [term for term in query if term < n_terms and self.frequency[term]]
-            if not known:
+            terms = [term for term in query if term < n_terms and self.frequency[term]]
+            if not terms:
                 return nothing
-            dense = self._index.get_scores_from_ids(known)
+            dense = self._index.get_scores_from_ids(terms)
             is_ranked = dense > 0 if allowed is None else (dense > 0) & allowed
             return np.where(is_ranked, dense, -np.inf)
 

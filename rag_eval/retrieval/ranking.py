@@ -164,8 +164,8 @@ def select(dense: Iterable[npt.NDArray[np.float32]], depth: int) -> tuple[Int32A
     near = [_near_top(scores, depth) for scores in dense]
     rows = np.full((len(near), depth), -1, dtype=np.int32)
     best = np.full(rows.shape, -np.inf)
-    for query, (found, values) in enumerate(near):
-        rows[query, : len(found)], best[query, : len(found)] = found, values
+    for query, (nearest, values) in enumerate(near):
+        rows[query, : len(nearest)], best[query, : len(nearest)] = nearest, values
     return order(rows, best, depth)
 
 

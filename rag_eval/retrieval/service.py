@@ -39,10 +39,10 @@ class Rank(NamedTuple):
     rerank_score: float | None
 
 
-def _find_page(stated: str, text: str, start: int) -> int | str | None:
+def _find_page(page: str, text: str, start: int) -> int | str | None:
     """Return the stated page, else the page by the form feeds before a character of the text."""
-    if stated:
-        return int(stated) if stated.isdecimal() else stated
+    if page:
+        return int(page) if page.isdecimal() else page
     return 1 + text.count("\f", 0, start) if "\f" in text else None
 
 
@@ -64,7 +64,7 @@ class Payloads:
         """Payload of one chunk of an index."""
         value = {name: column[row] for name, column in self._columns.items()}
         document = self._document[row]
-        about = {
+        origin = {
             name: str(column[document]) if document >= 0 else ""
             for name, column in self._documents.items()
         }
@@ -73,16 +73,16 @@ class Payloads:
             doc_id=str(value["doc_id"]),
             section_id=str(value["section_id"]),
             snippet_id=str(value["chunk_id"]),
-            source_url=about["source_url"],
+            source_url=origin["source_url"],
             offsets=Offsets(start, end),
             tokens=int(value["tokens"]),
             index_hash=index.index_hash,
             embed_model=index.stated_model,
             analyzer=self._analyzer,
-            rev=about["rev"],
+            rev=origin["rev"],
             text=str(value["text"]),
-            window=Window.around(start, end, len(about["text"])) if start >= 0 else None,
-            page=_find_page(about["page"], about["text"], start),
+            window=Window.around(start, end, len(origin["text"])) if start >= 0 else None,
+            page=_find_page(origin["page"], origin["text"], start),
             **rank._asdict(),
         )
 
@@ -213,17 +213,17 @@ class RetrievalService:
         return ranked
 
     def _result(
-        self, strategy: ReadyStrategy, found: Ranking, query: int, duration: float
+        self, strategy: ReadyStrategy, ranking: Ranking, query: int, duration: float
     ) -> RetrievalResult:
         index = Identity(strategy.index_hash, strategy.embed_model)
-        rows = found.rows[query][found.has_chunk[query]].tolist()
+        rows = ranking.rows[query][ranking.has_chunk[query]].tolist()
         chunks = []
         for place, row in enumerate(rows):
-            rerank = float(found.rerank[query, place])
+            rerank = float(ranking.rerank[query, place])
             rank = Rank(
-                float(found.raw[query, place]),
-                float(found.norm[query, place]),
-                int(found.k_pos[query, place]),
+                float(ranking.raw[query, place]),
+                float(ranking.norm[query, place]),
+                int(ranking.k_pos[query, place]),
                 place + 1,
                 None if np.isnan(rerank) else rerank,
             )
@@ -233,7 +233,7 @@ class RetrievalService:
             names = [chunk.snippet_id for chunk in chunks]
             trust = dict(zip(names, self._trust[rows].tolist(), strict=True))
         explained = tuple(map(self._explain, rows)) if self._explain else ()
-        candidates = int(found.candidates[query])
+        candidates = int(ranking.candidates[query])
         return RetrievalResult(
             tuple(chunks),
             RetrievalMetadata(strategy.name, duration, candidates, trust, explained),

@@ -102,7 +102,7 @@ def _check_scores(scores: Sequence[float], count: int) -> FloatArray:
     return values
 
 
-def order_by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: int) -> Ranking:
+def order_by_scores(first: Ranking, rows: Sequence[Sequence[float]], *, depth: int) -> Ranking:
     """Order the first `depth` places by a reranker's scores; ties go to the better k_pos.
 
     Raises `ValueError` unless a query has one finite score for each candidate.
@@ -110,7 +110,7 @@ def order_by_scores(first: Ranking, given: Sequence[Sequence[float]], *, depth: 
     m = min(depth, first.rows.shape[1])
     scores = np.full((len(first.rows), m), np.nan)
     counts = first.has_chunk[:, :m].sum(axis=1)
-    for query, (row, count) in enumerate(zip(given, counts, strict=True)):
+    for query, (row, count) in enumerate(zip(rows, counts, strict=True)):
         scores[query, :count] = _check_scores(row, count)
     key = np.where(np.isnan(scores), np.inf, -scores)
     return _reorder(first, scores, np.argsort(key, axis=1, kind="stable").astype(np.int32))
@@ -131,15 +131,15 @@ def _ask_reranker(
         return order_by_scores(first, reranker.scores(queries, texts), depth=depth)
     except Exception:  # noqa: BLE001, S110 - foreign code; the queries at fault are found below
         pass
-    given: list[Sequence[float]] = [[0.0] * len(candidates) for candidates in texts]
+    scores: list[Sequence[float]] = [[0.0] * len(candidates) for candidates in texts]
     failures: dict[int, str] = {}
     for at, (query, candidates) in enumerate(zip(queries, texts, strict=True)):
         try:
             (alone,) = reranker.scores([query], [candidates])
-            given[at] = _check_scores(alone, len(candidates)).tolist()
+            scores[at] = _check_scores(alone, len(candidates)).tolist()
         except Exception as error:  # noqa: BLE001 - foreign code fails this query alone
             failures[at] = quoted(f"{type(error).__name__}: {error}")
-    ranked = order_by_scores(first, given, depth=depth)
+    ranked = order_by_scores(first, scores, depth=depth)
     failed = np.isin(np.arange(len(queries)), list(failures))
     failure = next(iter(failures.values()), None)
     return dataclasses.replace(ranked.blank(failed), failed=failed, failure=failure)
@@ -194,8 +194,8 @@ class StrategyIndex:
         """Return the embedding of an MMR step: of the step, else of the strategy, else LSA."""
         if spec.rerank is None or spec.rerank.kind != "mmr":
             return None
-        own = spec.rerank.embedding or spec.embeds_with
-        return self.source(own or Embedding(model="lsa-256"))
+        embedding = spec.rerank.embedding or spec.embeds_with
+        return self.source(embedding or Embedding(model="lsa-256"))
 
     def rerank_model(self, spec: Strategy) -> str:
         """Name the embedding of the MMR step of a strategy; empty without an MMR step."""
@@ -217,8 +217,8 @@ class StrategyIndex:
         def load() -> Reranker:
             module, attribute = path.split(":")
             try:
-                named: Any = getattr(importlib.import_module(module), attribute)
-                loaded: Reranker = named() if isinstance(named, type) else named
+                target: Any = getattr(importlib.import_module(module), attribute)
+                loaded: Reranker = target() if isinstance(target, type) else target
             except FOREIGN as error:
                 raise InputError.of(
                     "reranker_unusable",
@@ -330,15 +330,15 @@ class ReadyStrategy:
         """Rank chunks for each query and rerank them; options as in `Request`."""
         step = self.spec.rerank
         request = Request(queries, self._pool(depth), seed, allowed, cached)
-        found = self.spec.rank(self.index, request)
+        ranking = self.spec.rank(self.index, request)
         if step is None:
-            return found.cut(depth)
+            return ranking.cut(depth)
         source = self.index.rerank_source(self.spec)
         if source is not None:
             vectors = source.chunk_vectors()
-            return _mmr(found, vectors, lambda_=step.lambda_, depth=step.depth).cut(depth)
+            return _mmr(ranking, vectors, lambda_=step.lambda_, depth=step.depth).cut(depth)
         candidates = [
-            self.index.table.texts_of(rows[rows >= 0]) for rows in found.rows[:, : step.depth]
+            self.index.table.texts_of(rows[rows >= 0]) for rows in ranking.rows[:, : step.depth]
         ]
         reranker = self.index.reranker(step.kind)
-        return _ask_reranker(found, reranker, queries, candidates, step.depth).cut(depth)
+        return _ask_reranker(ranking, reranker, queries, candidates, step.depth).cut(depth)

@@ -86,8 +86,8 @@ def read_shards(
         part = store.need(frame.stage, key).table(name, read)
         for column, values in {"doc_id": gone, **frame.without}.items():
             if values:
-                given = pa.array(values, part[column].type)
-                part = part.filter(pc.invert(pc.is_in(part[column], given)))
+                dropped = pa.array(values, part[column].type)
+                part = part.filter(pc.invert(pc.is_in(part[column], dropped)))
         parts.append(part)
     table = pa.concat_tables(parts)
     # Arrow compares the bytes of UTF-8, which is the order of strings in Python.
@@ -189,14 +189,14 @@ class Artifact:
 
     def input(self, stage: str) -> "Artifact":
         """Open the artifact of another stage that this artifact was made from."""
-        about = json.loads(self.home.read(f"{self.name}/{ARTIFACT_FILE}"))
-        key = next(key for kind, key in about["made_from"] if kind == stage)
+        record = json.loads(self.home.read(f"{self.name}/{ARTIFACT_FILE}"))
+        key = next(key for kind, key in record["made_from"] if kind == stage)
         return ArtifactStore(self.home).need(stage, key)
 
     def faults(self) -> str:
         """Describe how each damaged file differs; empty if no file is damaged."""
-        found = {part: self._fault(part) for part in self.files}
-        return "; ".join(f"{part}: {fault}" for part, fault in found.items() if fault)
+        fault_of = {part: self._fault(part) for part in self.files}
+        return "; ".join(f"{part}: {fault}" for part, fault in fault_of.items() if fault)
 
     def _fault(self, part: str) -> str:
         written = self.files[part]
@@ -220,10 +220,10 @@ class Artifact:
         except (OSError, ValueError, EOFError) as error:
             raise self._damaged(part, str(error)) from error
 
-    def _damaged(self, part: str, found: str) -> InputError:
+    def _damaged(self, part: str, damage_seen: str) -> InputError:
         message = "a stored part is damaged; run the gold set again to make it again"
         place = self.home.address_of(f"{self.name}/{part}")
-        return InputError.of("artifact_damaged", message, place, found=found)
+        return InputError.of("artifact_damaged", message, place, found=damage_seen)
 
 
 def _name(stage: str, key: str) -> str:
@@ -273,9 +273,9 @@ def _write(folder: Path, parts: Parts) -> None:
             (folder / f"{name}.json").write_text(canonical_json(part), encoding="utf-8")
 
 
-def _content(parts: Parts, file: str, about: Mapping[str, Any]) -> object:
+def _content(parts: Parts, file: str, file_facts: Mapping[str, Any]) -> object:
     part = parts.get(file.removesuffix(SHARDS))
-    return part.content if isinstance(part, ShardedFrame) else about["sha256"]
+    return part.content if isinstance(part, ShardedFrame) else file_facts["sha256"]
 
 
 def _share(source: Path, target: Path) -> None:
@@ -317,11 +317,11 @@ def damage(path: Path, size: int, sha256: str) -> str:
             return f"{state[1]:,} bytes, {size:,} were written"
         if _verified.get(path) == state:
             return ""
-        found = file_hash(path)
+        written_hash = file_hash(path)
     except OSError as error:
         return error.strerror or type(error).__name__
-    if found != sha256:
-        return f"SHA-256 {found[:12]}, {sha256[:12]} was written"
+    if written_hash != sha256:
+        return f"SHA-256 {written_hash[:12]}, {sha256[:12]} was written"
     _verified[path] = state
     return ""
 
@@ -346,29 +346,29 @@ class ArtifactStore:
         if not (self.home.has(record) if self.home.is_remote else folder.is_dir()):
             return None
         try:
-            found = self._open(stage, key)
-            fault = found.faults() or self._lacks(found)
+            artifact = self._open(stage, key)
+            fault = artifact.faults() or self._lacks(artifact)
         except _UNREADABLE as error:
             fault = f"{ARTIFACT_FILE}: {error}"
         if not fault:
-            return found
+            return artifact
         self.home.set_aside(record if self.home.is_remote else _name(stage, key), fault)
         return None
 
     def need(self, stage: str, key: str) -> Artifact:
         """Return an artifact that must exist. Raises InputError (`artifact_damaged`) without it."""
-        found = self.get(stage, key)
-        if found is None:
+        artifact = self.get(stage, key)
+        if artifact is None:
             message = "a stored part is absent; run the gold set again to make it again"
             raise InputError.of(
                 "artifact_damaged", message, self.home.address_of(_name(stage, key))
             )
-        return found
+        return artifact
 
-    def _lacks(self, found: Artifact) -> str:
+    def _lacks(self, artifact: Artifact) -> str:
         """Name the first shard that a sharded frame lacks; empty if none is lacking."""
         frames = (
-            found.sharded(part.removesuffix(SHARDS)) for part in found.files if SHARDS in part
+            artifact.sharded(part.removesuffix(SHARDS)) for part in artifact.files if SHARDS in part
         )
         for frame in filter(None, frames):
             for key in frame.gone:
@@ -378,8 +378,8 @@ class ArtifactStore:
 
     def _open(self, stage: str, key: str) -> Artifact:
         """Open an artifact by its record; raise an error of `_UNREADABLE` if that is damaged."""
-        about = json.loads(self.home.read(f"{_name(stage, key)}/{ARTIFACT_FILE}"))
-        files, identity = dict(about["parts"]), str(about["id"])
+        record = json.loads(self.home.read(f"{_name(stage, key)}/{ARTIFACT_FILE}"))
+        files, identity = dict(record["parts"]), str(record["id"])
         return Artifact(self.home, stage, key, reused=True, id=identity, files=files)
 
     def memo(self, stage: str, key: str, make: Callable[[], Parts]) -> Artifact:
@@ -387,8 +387,8 @@ class ArtifactStore:
 
         If `make` raises, the exception passes on and nothing is stored.
         """
-        found = self.whole(stage, key)
-        return self.put(stage, make(), key=key) if found is None else found
+        stored = self.whole(stage, key)
+        return self.put(stage, make(), key=key) if stored is None else stored
 
     def put(
         self,
@@ -415,44 +415,44 @@ class ArtifactStore:
             counted = {name for name in files if name.split(".")[0] not in volatile}
             identity = digest({name: _content(parts, name, files[name]) for name in counted})
             key = key or digest([stage, files])
-            about = {"stage": stage, "key": key, "id": identity, "parts": files}
-            text = canonical_json({**about, "made_from": [list(pair) for pair in made_from]})
+            record = {"stage": stage, "key": key, "id": identity, "parts": files}
+            text = canonical_json({**record, "made_from": [list(pair) for pair in made_from]})
             (partial / ARTIFACT_FILE).write_text(text, encoding="utf-8")
             publish = self._upload if self.home.is_remote else self._rename
-            made = Artifact(self.home, stage, key, reused=False, id=identity, files=files)
-            if not publish(partial, made):
+            artifact = Artifact(self.home, stage, key, reused=False, id=identity, files=files)
+            if not publish(partial, artifact):
                 neighbour = self.whole(stage, key)
                 if neighbour is not None:  # another writer has stored the key
                     return dataclasses.replace(neighbour, reused=False)
-                if not publish(partial, made):  # `whole` has set a damaged artifact aside
-                    raise FileExistsError(errno.EEXIST, "cannot be replaced", str(made.folder))
+                if not publish(partial, artifact):  # `whole` has set a damaged artifact aside
+                    raise FileExistsError(errno.EEXIST, "cannot be replaced", str(artifact.folder))
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        _verified.update({path: _state(path) for path in map(made.path, files)})
-        return made
+        _verified.update({path: _state(path) for path in map(artifact.path, files)})
+        return artifact
 
-    def _rename(self, partial: Path, made: Artifact) -> bool:
+    def _rename(self, partial: Path, artifact: Artifact) -> bool:
         """Publish a written folder; False if the key is taken."""
         _fsync_tree(partial)
         try:
-            partial.rename(made.folder)
+            partial.rename(artifact.folder)
         except OSError as error:
             if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
                 return False
             raise
         return True
 
-    def _upload(self, partial: Path, made: Artifact) -> bool:
+    def _upload(self, partial: Path, artifact: Artifact) -> bool:
         """Upload parts, then create their record; False if the key is taken.
 
         The parts stay in the scratch folder, where later stages find them.
         """
-        for name, part in made.files.items():
-            target = _uploaded(made.name, name, part["sha256"])
+        for name, part in artifact.files.items():
+            target = _uploaded(artifact.name, name, part["sha256"])
             local = self.home.folder / target
             local.parent.mkdir(parents=True, exist_ok=True)
             if (partial / name).is_file():
                 (partial / name).replace(local)
             self.home.put(target, local)
         record = (partial / ARTIFACT_FILE).read_bytes()
-        return self.home.create(f"{made.name}/{ARTIFACT_FILE}", record)
+        return self.home.create(f"{artifact.name}/{ARTIFACT_FILE}", record)

@@ -80,7 +80,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         partial.write_bytes(data)
 
 
-def set_aside(path: Path, found: str) -> None:
+def set_aside(path: Path, damage: str) -> None:
     """Rename a damaged file or folder so that nothing reads it again, and name it in the log."""
     place = path.with_name(f"{DAMAGED}{path.name}")
     number = 1
@@ -92,11 +92,11 @@ def set_aside(path: Path, found: str) -> None:
     except FileNotFoundError:  # another process has renamed the file already
         return
     except OSError as error:  # for example, this user may only read the store
-        _log.warning("%s is damaged (%s) and cannot be set aside: %s", path, found, error.strerror)
+        _log.warning("%s is damaged (%s) and cannot be set aside: %s", path, damage, error.strerror)
         return
     _log.warning(
         "%s was damaged (%s); it is set aside as %s and made again when it is needed",
         path,
-        found,
+        damage,
         place.name,
     )

@@ -95,8 +95,8 @@ class Home:
             raise
         except Exception as error:
             message = "the object store cannot be used; check its address, keys and network"
-            found = f"{type(error).__name__}: {error}"
-            raise InputError.of("home_unreachable", message, self.url, found=found) from error
+            cause = f"{type(error).__name__}: {error}"
+            raise InputError.of("home_unreachable", message, self.url, found=cause) from error
 
     def read(self, name: str) -> bytes:
         """Read a file. Raises FileNotFoundError without it."""
@@ -162,14 +162,14 @@ class Home:
             with self._reaching() as files:
                 # s3fs lists the folder itself if its first file appears during the listing
                 listed = files.find(place, detail=True).items()
-                found = [path[cut:] for path, about in listed if about["type"] == "file"]
+                paths = [path[cut:] for path, facts in listed if facts["type"] == "file"]
         else:
-            found = [
+            paths = [
                 path.relative_to(self.folder).as_posix()
                 for path in Path(place).rglob("*")
                 if path.is_file()
             ]
-        return sorted(name for name in found if not re.search(r"(^|/)\.", name))
+        return sorted(name for name in paths if not re.search(r"(^|/)\.", name))
 
     def delete(self, name: str) -> None:
         """Delete a file, if there is one."""
@@ -188,15 +188,15 @@ class Home:
         place = self._place(name)
         if self.is_remote:
             with self._reaching() as files:
-                found = files.find(place, detail=True)
-                for path in sorted(found, key=lambda path: path.count("/")):
+                facts_of = files.find(place, detail=True)
+                for path in sorted(facts_of, key=lambda path: path.count("/")):
                     files.rm_file(path)
             shutil.rmtree(self.folder / name, ignore_errors=True)
-            return sum(int(about["size"]) for about in found.values())
+            return sum(int(facts["size"]) for facts in facts_of.values())
         path = Path(place)
-        inside = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+        inside = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         # Removing a link to a file of another artifact frees no space.
-        size = sum(one.stat().st_size for one in inside if one.stat().st_nlink == 1)
+        size = sum(file.stat().st_size for file in inside if file.stat().st_nlink == 1)
         aside = path.with_name(f"{PARTIAL}{path.name}")
         path.rename(aside)
         if aside.is_dir():

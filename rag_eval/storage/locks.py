@@ -160,13 +160,13 @@ class WriteLock:
 
     def _wait(self, attempt: Callable[[], str], until: float) -> None:
         """Try until `attempt` finds no holder or the time is up."""
-        started = said = time.monotonic()
+        started = last_notice = time.monotonic()
         while holder := attempt():
             now = time.monotonic()
             if now >= until:
                 raise self._lost() if self._turn else self._busy(holder)
-            if said == started or now - said >= SAY_EVERY_S:
-                said = now
+            if last_notice == started or now - last_notice >= SAY_EVERY_S:
+                last_notice = now
                 self._say(
                     f"waiting for {holder}, which writes to {home_name(self._settings)}: "
                     f"{now - started:.0f} s so far, at most {until - now:.0f} s more"

@@ -47,11 +47,11 @@ def _secrets(address: str) -> set[str]:
 
     If the host part holds no @, all text before the last @ of the address counts as the user.
     """
-    scheme, found, rest = address.partition("//")
-    rest = rest if found else address  # an address may lack its scheme
-    first = re.split("[/?#]", rest, maxsplit=1)[0]
-    user = "" if scheme.startswith(_FILES) else (first if "@" in first else rest).rpartition("@")[0]
-    values, query = {user, user.partition(":")[2]}, rest.partition("?")[2]
+    scheme, separator, tail = address.partition("//")
+    tail = tail if separator else address  # an address may lack its scheme
+    first = re.split("[/?#]", tail, maxsplit=1)[0]
+    user = "" if scheme.startswith(_FILES) else (first if "@" in first else tail).rpartition("@")[0]
+    values, query = {user, user.partition(":")[2]}, tail.partition("?")[2]
     for pair in query.partition("#")[0].split("&"):
         name, _, value = pair.partition("=")
         if _SECRET.search(name):

@@ -126,7 +126,7 @@ def _batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[dict[str, o
     while batch := list(itertools.islice(left, BATCH)):
         # zip raises ValueError if a row is too short or too long
         columns = zip(table.columns, zip(*batch, strict=True), strict=True)
-        values = [_convert_values(column.kind, given) for column, given in columns]
+        values = [_convert_values(column.kind, column_values) for column, column_values in columns]
         yield [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
@@ -160,9 +160,9 @@ _DRIVERS = {
 }
 
 
-def _refuse_address(message: str, found: str | None = None) -> InputError:
+def _refuse_address(message: str, address: str | None = None) -> InputError:
     return InputError.of(
-        "database_url", message, field="database_url", found=found, accepted=ACCEPTED
+        "database_url", message, field="database_url", found=address, accepted=ACCEPTED
     )
 
 
@@ -264,7 +264,7 @@ def _column_types() -> "dict[Kind, TypeEngine[Any]]":
     }
 
 
-def _is_like(found: "TypeEngine[Any]", kind: Kind) -> bool:
+def _is_like(column_type: "TypeEngine[Any]", kind: Kind) -> bool:
     """Tell whether a column of a shared table takes values of a kind."""
     from sqlalchemy import JSON, Boolean, DateTime, Float, Integer, Numeric, String
 
@@ -278,7 +278,7 @@ def _is_like(found: "TypeEngine[Any]", kind: Kind) -> bool:
         "timestamp": (DateTime,),
     }
     # PostgreSQL would shift a time without its zone into the zone of the session
-    return isinstance(found, like[kind]) and not getattr(found, "timezone", False)
+    return isinstance(column_type, like[kind]) and not getattr(column_type, "timezone", False)
 
 
 class Transaction:
@@ -328,8 +328,8 @@ class Transaction:
         `where` is the accepted value of each column, or a list, tuple or set of accepted values.
         Values are always sent as parameters. The database's collation orders text.
         """
-        found = self.columns(table, where, order=order)
-        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+        columns = self.columns(table, where, order=order)
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def columns(
         self,
@@ -349,13 +349,13 @@ class Transaction:
         query = query.where(*self._chosen(table, where or {}))
         rows = self._connection.execute(query.order_by(*(declared.c[name] for name in order))).all()
         values = zip(*rows, strict=True) if rows else ([] for _ in wanted)
-        found = {name: list(column) for name, column in zip(wanted, values, strict=True)}
+        values_of = {name: list(column) for name, column in zip(wanted, values, strict=True)}
         for column in table.columns:
-            if column.kind in {"json", "jsonb"} and column.name in found:
+            if column.kind in {"json", "jsonb"} and column.name in values_of:
                 # one call for all values is faster than a call for each value
-                texts = ["null" if text is None else text for text in found[column.name]]
-                found[column.name] = json.loads(f"[{','.join(texts)}]")
-        return found
+                texts = ["null" if text is None else text for text in values_of[column.name]]
+                values_of[column.name] = json.loads(f"[{','.join(texts)}]")
+        return values_of
 
     def size(self, table: TableSpec, where: Mapping[str, Any], newest: str) -> list[Any]:
         """Return the number of rows that `where` chooses, and the largest value of a column.
@@ -460,8 +460,8 @@ class SqlStore:
                 # all processes take locks in the same order, which prevents deadlocks
                 for lock in sorted(set(locks)):
                     number = hashlib.sha256(lock.encode()).digest()[:8]
-                    held = func.pg_advisory_xact_lock(int.from_bytes(number, signed=True))
-                    connection.execute(select(held))
+                    lock_call = func.pg_advisory_xact_lock(int.from_bytes(number, signed=True))
+                    connection.execute(select(lock_call))
             yield Transaction(self, connection)
 
     @contextlib.contextmanager
@@ -546,24 +546,24 @@ class SqlStore:
         database = inspect(transaction._connection)  # noqa: SLF001 - the two classes are one adapter
         if not database.has_table(table.name):
             return "absent"
-        types, found = _column_types(), database.get_columns(table.name)
-        held = {column["name"].lower(): column["type"] for column in found}
+        types, columns = _column_types(), database.get_columns(table.name)
+        type_of = {column["name"].lower(): column["type"] for column in columns}
         wanted = {column.name.lower(): column for column in table.columns}
         if table.is_shared:
-            absent = wanted.keys() - held.keys()
+            absent = wanted.keys() - type_of.keys()
             if not any(wanted[name].required for name in absent) and all(
-                _is_like(held[name], wanted[name].kind) for name in wanted.keys() - absent
+                _is_like(type_of[name], wanted[name].kind) for name in wanted.keys() - absent
             ):
                 return "narrow" if absent else "ready"
-        elif list(held) == list(wanted) and all(
-            isinstance(held[name], type(types[column.kind])) for name, column in wanted.items()
+        elif list(type_of) == list(wanted) and all(
+            isinstance(type_of[name], type(types[column.kind])) for name, column in wanted.items()
         ):
             self._check_unique(table, database.get_indexes(table.name) if table.unique else [])
             return "ready"
         raise self._differs(
             f"the table {table.name} has other columns than this version writes; "
             "rename it or give this version its own database",
-            ", ".join(f"{column['name']} {column['type']}" for column in found),
+            ", ".join(f"{column['name']} {column['type']}" for column in columns),
             ", ".join(
                 f"{column.name} {types[column.kind].compile(self._engine.dialect)}"
                 for column in table.columns
@@ -591,16 +591,18 @@ class SqlStore:
         if state == "absent":
             declared.create(connection)
         elif state == "narrow":
-            held = {one["name"].lower() for one in inspect(connection).get_columns(table.name)}
+            present = {row["name"].lower() for row in inspect(connection).get_columns(table.name)}
             for column in declared.columns:
-                if column.name.lower() not in held:
+                if column.name.lower() not in present:
                     added = CreateColumn(column).compile(dialect=connection.dialect)
                     connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
             for index in declared.indexes:
                 index.create(connection, checkfirst=True)
 
-    def _differs(self, message: str, found: str, accepted: str) -> InputError:
-        return InputError.of("table_differs", message, self.address, found=found, accepted=accepted)
+    def _differs(self, message: str, present: str, accepted: str) -> InputError:
+        return InputError.of(
+            "table_differs", message, self.address, found=present, accepted=accepted
+        )
 
 
 def open_store(settings: Settings) -> SqlStore:

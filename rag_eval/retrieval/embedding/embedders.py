@@ -135,8 +135,8 @@ class LsaEmbedder:
 
     def columns(self, terms: Sequence[str]) -> Int32Array:
         """Return the id of each term in `embed_terms`; terms that the fit lacks have high ids."""
-        known, unknown = self._analyzer.vocabulary, len(self._fit.terms)
-        return np.array([known.get(term, unknown) for term in terms], dtype=np.int32)
+        column_of, unknown = self._analyzer.vocabulary, len(self._fit.terms)
+        return np.array([column_of.get(term, unknown) for term in terms], dtype=np.int32)
 
     def embed_terms(self, documents: Rows, advance: Advance = no_advance) -> Float32Array:
         """Project term ids in blocks, float32 [n, dimensions]."""
@@ -197,8 +197,8 @@ class OnnxModel:
         self.fixed_length = length if isinstance(length, int) else None
         self.tokenizer = Tokenizer.from_file(str(file.with_name("tokenizer.json")))
         padding = self.tokenizer.padding or {}
-        known = map(self.tokenizer.token_to_id, ("[PAD]", "<pad>"))
-        self._pad = padding.get("pad_id", next((id_ for id_ in known if id_ is not None), 0))
+        pad_ids = map(self.tokenizer.token_to_id, ("[PAD]", "<pad>"))
+        self._pad = padding.get("pad_id", next((id_ for id_ in pad_ids if id_ is not None), 0))
         self.tokenizer.no_padding()
 
     def run(
@@ -263,8 +263,8 @@ class MiniLmEmbedder:
         """Embed texts in batches of similar length; rows follow the order of `texts`."""
         vectors = np.zeros((len(texts), DIMENSIONS), dtype=np.float32)
         encoded = self._model.tokenizer.encode_batch_fast(list(texts))
-        for batch, found in self._model.run(encoded, _pool):
-            vectors[batch] = found
+        for batch, pooled in self._model.run(encoded, _pool):
+            vectors[batch] = pooled
             advance(len(batch))
         return vectors
 

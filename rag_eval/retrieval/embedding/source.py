@@ -183,31 +183,31 @@ class ChunkTable:
     def _analyse(self) -> Parts:
         """Analyse the texts that the run before did not have, and number all terms alike."""
         analyzer, hashes = Analyzer(), pack_hashes(self.text_hashes)
-        known, row = TermRows.of([]), np.full(len(self), -1, dtype=np.int64)
+        earlier, row = TermRows.of([]), np.full(len(self), -1, dtype=np.int64)
         old = None
         if self.home is not None and self._before:
             old = ArtifactStore(self.home).whole(TERMS, self._before)
         before = {} if old is None else open_parts(old)
         # Terms made before the bigrams hold whole runs of characters.
         if before and self.analyzer_name in {ANALYZER, before.get("analyzer")}:
-            known = TermRows(before["indptr"], before["ids"])
+            earlier = TermRows(before["indptr"], before["ids"])
             analyzer.vocabulary.update({name: at for at, name in enumerate(before["vocabulary"])})
             row = find_rows(before["hashes"], hashes)
         new = np.flatnonzero(row < 0)
         blocks = (new[start : start + BLOCK] for start in range(0, len(new), BLOCK))
         fresh = [TermRows.of(analyzer.index(self.texts_of(block))) for block in blocks]
-        found = TermRows.join([known, *fresh])
-        row[new] = np.arange(len(known), len(found))
+        all_terms = TermRows.join([earlier, *fresh])
+        row[new] = np.arange(len(earlier), len(all_terms))
         names = list(analyzer.vocabulary)
-        indptr = np.concatenate([[0], np.cumsum(np.diff(found.indptr)[row])])
+        indptr = np.concatenate([[0], np.cumsum(np.diff(all_terms.indptr)[row])])
         ids = make_scratch_array((int(indptr[-1]),), np.int32, self.scratch)
         for start in range(0, len(row), BLOCK):
-            part = found.take(row[start : start + BLOCK])
+            part = all_terms.take(row[start : start + BLOCK])
             ids[indptr[start] : indptr[min(start + BLOCK, len(row))]] = part.ids
-        if len(known):
+        if len(earlier):
             names = _renumber(ids, names)
-        about = {"hashes": hashes, "analyzer": self.analyzer_name}
-        return {"indptr": indptr, "ids": ids, "vocabulary": names, **about}
+        identity = {"hashes": hashes, "analyzer": self.analyzer_name}
+        return {"indptr": indptr, "ids": ids, "vocabulary": names, **identity}
 
     @functools.cached_property
     def row_of(self) -> dict[str, int]:
@@ -288,10 +288,10 @@ def find_lsa_fit(
     the sample, so it tells the models apart.
     """
     sample = keys[choose_sample(keys)]
-    own = lsa_hash(sample.astype(str).tolist(), dimensions, analyzer)
+    own_fit = lsa_hash(sample.astype(str).tolist(), dimensions, analyzer)
     if len(sample) == len(keys):
-        return own
-    shares, store = {own: KEPT_SHARE}, ArtifactStore(home)
+        return own_fit
+    shares, store = {own_fit: KEPT_SHARE}, ArtifactStore(home)
     names = {name.split("/")[2] for name in home.names(f"{ARTIFACTS}/{LSA}")}
     for key in names:
         stored = store.whole(LSA, key)
@@ -299,7 +299,7 @@ def find_lsa_fit(
             continue
         if stored.json("parameters") == lsa_parameters(dimensions, analyzer):
             shares[key] = float((find_rows(keys, stored.array("sample")) >= 0).mean())
-    return max(shares, key=lambda key: (shares[key], key == own, key))
+    return max(shares, key=lambda key: (shares[key], key == own_fit, key))
 
 
 # ---- Stored vectors by (text hash, model), so that no text is embedded twice.
@@ -384,12 +384,12 @@ class EmbeddingCache:
         """Return the vectors of rows, float32 [n, d]."""
         ends = np.cumsum([len(part) for part in self._vectors])
         segment = np.searchsorted(ends, rows, side="right")
-        found = np.zeros((len(rows), self._vectors[0].shape[1]), dtype=np.float32)
-        for one in np.unique(segment).tolist():
-            place = np.flatnonzero(segment == one)
-            part = self._vectors[one]
-            found[place] = part[rows[place] - (ends[one] - len(part))]
-        return found
+        vectors = np.zeros((len(rows), self._vectors[0].shape[1]), dtype=np.float32)
+        for number in np.unique(segment).tolist():
+            place = np.flatnonzero(segment == number)
+            part = self._vectors[number]
+            vectors[place] = part[rows[place] - (ends[number] - len(part))]
+        return vectors
 
     def add(self, keys: npt.NDArray[Any], vectors: Float32Array) -> None:
         """Store vectors under new text hashes."""

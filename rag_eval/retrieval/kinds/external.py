@@ -58,14 +58,14 @@ class External(Outside):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        if sum(given is not None for given in (self.source, self.run_file, self.recorded)) != 1:
+        if sum(way is not None for way in (self.source, self.run_file, self.recorded)) != 1:
             raise ValueError("give exactly one of source, run_file and recorded")
         return self
 
     def files(self) -> dict[str, str]:
         """Return the run file or the recorded outputs."""
-        named = {"run_file": self.run_file, "recorded": self.recorded}
-        return {field: path for field, path in named.items() if path is not None}
+        paths = {"run_file": self.run_file, "recorded": self.recorded}
+        return {field: path for field, path in paths.items() if path is not None}
 
     @property
     def store_name(self) -> str:
@@ -80,8 +80,8 @@ class External(Outside):
         """
         kind = self.source_kind(inputs.settings)
         content = file_hash(self.list_path(inputs.folder)) if self.files() else ""
-        stated = dict(inputs.stated())
-        return Identity(f"external:{digest([self.source or '', kind, stated, content])}", "")
+        corpus_facts = dict(inputs.stated())
+        return Identity(f"external:{digest([self.source or '', kind, corpus_facts, content])}", "")
 
     def source_kind(self, settings: Settings) -> SourceKind:
         """Name the kind of the source. Raises `InputError` (`unknown_source`)."""
@@ -155,11 +155,11 @@ class HttpSource(Source):
 
     def find_changes(self, version: str, outcomes: Sequence[Outcome]) -> list[str]:
         """Compare the versions that the replies state."""
-        stated = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
-        if not version or not stated - {version}:
+        versions = {outcome.version for outcome in outcomes if isinstance(outcome, Retrieved)}
+        if not version or not versions - {version}:
             return []
-        named = sorted(quoted(one or "none", 40) for one in stated | {version})[:5]
-        return [f"the replies state different versions: {', '.join(named)}"]
+        names = sorted(quoted(name or "none", 40) for name in versions | {version})[:5]
+        return [f"the replies state different versions: {', '.join(names)}"]
 
 
 # ---- An imported object: a RetrievalPort, or a retriever of another library. It is foreign code.
@@ -180,16 +180,16 @@ def load_source(name: str, path: str, limits: ExternalLimits) -> "PortSource":
     """
     module, attribute = path.split(":")
     try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-        if isinstance(found, type) or (callable(found) and not _methods_of(found)):
-            found = found()
-        methods, version = _methods_of(found), getattr(found, "version", None)
-        lacks = [method for method in METHODS if not callable(getattr(found, method, None))]
+        source: Any = getattr(importlib.import_module(module), attribute)
+        if isinstance(source, type) or (callable(source) and not _methods_of(source)):
+            source = source()
+        methods, version = _methods_of(source), getattr(source, "version", None)
+        lacks = [method for method in METHODS if not callable(getattr(source, method, None))]
         if not lacks and type(version) is int and version == VERSION:
-            return PortSource(found, limits)
+            return PortSource(source, limits)
         if not methods or version is not None or "batch_retrieve" in methods:
             raise TypeError(f"without {', '.join(lacks)}" if lacks else f"version {version!r}")
-        return LibrarySource(found, methods[0], limits)
+        return LibrarySource(source, methods[0], limits)
     except FOREIGN as error:
         raise InputError.of(
             "source_unusable",
@@ -213,10 +213,10 @@ class PortSource(Source):
     def __init__(self, port: Any, limits: ExternalLimits | None = None) -> None:
         super().__init__(limits or ExternalLimits())
         self.port = port
-        stated = self._read_stats()
-        self.stated = stated
+        stats = self._read_stats()
+        self.stated = stats
         """Texts that identify the index, from the stats of the port; empty without them."""
-        self.embed_model = quoted(stated.get("embed_model", ""), 200)
+        self.embed_model = quoted(stats.get("embed_model", ""), 200)
 
     def _read_stats(self) -> dict[str, str]:
         names = ("corpus_rev", "chunks_hash", "embed_model", "index_hashes")
@@ -270,27 +270,27 @@ _DOCUMENT_KEYS = ("doc_id", "source", "file_path", "file_name")
 
 def _read_langchain(result: Any) -> list[dict[str, object]]:
     return [
-        {"id": found.id, "text": found.page_content, **_read_metadata(found.metadata)}
-        for found in result
+        {"id": document.id, "text": document.page_content, **_read_metadata(document.metadata)}
+        for document in result
     ]
 
 
 def _read_llama_index(result: Any) -> list[dict[str, object]]:
     return [
         {
-            "id": found.node.node_id,
-            "text": found.node.get_content(),
-            "score": found.score,
-            **_read_metadata(found.node.metadata),
+            "id": hit.node.node_id,
+            "text": hit.node.get_content(),
+            "score": hit.score,
+            **_read_metadata(hit.node.metadata),
         }
-        for found in result
+        for hit in result
     ]
 
 
 def _read_haystack(result: Any) -> list[dict[str, object]]:
     return [
-        {"id": found.id, "text": found.content, "score": found.score, **_read_metadata(found.meta)}
-        for found in result["documents"]
+        {"id": hit.id, "text": hit.content, "score": hit.score, **_read_metadata(hit.meta)}
+        for hit in result["documents"]
     ]
 
 
@@ -303,8 +303,8 @@ LIBRARIES: Mapping[str, Callable[[Any], list[dict[str, object]]]] = {
 
 
 def _read_metadata(metadata: Mapping[str, object]) -> dict[str, object]:
-    named = [metadata[key] for key in _DOCUMENT_KEYS if metadata.get(key)]
-    return {"doc_id": named[0] if named else "", "section_id": metadata.get("section_id")}
+    doc_ids = [metadata[key] for key in _DOCUMENT_KEYS if metadata.get(key)]
+    return {"doc_id": doc_ids[0] if doc_ids else "", "section_id": metadata.get("section_id")}
 
 
 class LibrarySource(PortSource):
@@ -358,10 +358,10 @@ def match_lists(
     paraphrases = {key for key in keys if key[1] != ORIGINAL}
     original_only = bool(paraphrases) and paraphrases.isdisjoint(lists)
     ran = [key for key in keys if not original_only or key not in paraphrases]
-    found = {key: lists.get(key, missing) for key in ran}
+    list_of = {key: lists.get(key, missing) for key in ran}
     outcomes = [
         Retrieved(outcome.items[:top_k]) if isinstance(outcome, Retrieved) else outcome
-        for outcome in map(found.get, keys)
+        for outcome in map(list_of.get, keys)
     ]
     without, others = sum(key not in lists for key in ran), len(set(lists) - set(keys))
     notes = {
