@@ -68,10 +68,10 @@ class Rule(NamedTuple):
 
     def check(self, value: object) -> Any:
         """Return the value as the rule reads it; raise the error of a pydantic validator."""
-        found = self.read(value)
-        if found is None:
+        read = self.read(value)
+        if read is None:
             raise refuse(self.code, self.message, self.accepted)
-        return found
+        return read
 
 
 ID: Final = Rule(read_id, "bad_id", "this is not an id", ACCEPTED_ID)

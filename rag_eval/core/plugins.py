@@ -20,9 +20,9 @@ FOREIGN = (Exception, SystemExit)
 """Exceptions of imported code that become errors; an interrupt still ends the evaluation."""
 
 
-def _refuse(message: str, group: str, found: str, accepted: str | None = None) -> InputError:
+def _refuse(message: str, group: str, cause: str, accepted: str | None = None) -> InputError:
     field = f"entry point of {group}"
-    return InputError(Problem("kind_unusable", message, None, None, field, found, accepted))
+    return InputError(Problem("kind_unusable", message, None, None, field, cause, accepted))
 
 
 def load_classes(

@@ -45,8 +45,8 @@ class Fault(NamedTuple):
 
     def report(self, problems: ProblemList, path: Path, line: int, accepted: str) -> None:
         """Add the fault to the problems of a file."""
-        code, message, found = self
-        problems.add(code, message, file=str(path), line=line, found=found, accepted=accepted)
+        code, message, text = self
+        problems.add(code, message, file=str(path), line=line, found=text, accepted=accepted)
 
 
 class _RefusedError(ValueError):
@@ -165,9 +165,9 @@ def _decode(data: bytes | None) -> str | Fault:
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
-            found = f"byte 0x{data[error.start]:02x} at byte {error.start + 1}"
+            bad_byte = f"byte 0x{data[error.start]:02x} at byte {error.start + 1}"
             message = "the text is not UTF-8, perhaps it is Latin-1 or Windows-1252"
-            fault = Fault("bad_encoding", message, found)
+            fault = Fault("bad_encoding", message, bad_byte)
     elif zeros > 1 and len(data) < 3 * zeros:
         fault = Fault("bad_encoding", "the text is UTF-16 or UTF-32, not UTF-8")
     else:
@@ -375,8 +375,8 @@ def read_records(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[
     rows = _read_table(path, problems, "\t" if ending == ".tsv" else ",")
     line, header = next(rows, (0, []))
     if len(set(header)) < len(header):
-        found = quoted(", ".join(header))
-        more: Place = {"line": line, "found": found, "accepted": "each name of a column once"}
+        header_text = quoted(", ".join(header))
+        more: Place = {"line": line, "found": header_text, "accepted": "each name of a column once"}
         problems.add("duplicate_column", "two columns have one name", path, **more)
         return
     for line, cells in rows:
@@ -397,8 +397,8 @@ class SeenIds:
         place = f"{file}:{line}"
         first = self._first.setdefault(key, place)
         if first != place:
-            found = quoted(", ".join(key) if isinstance(key, tuple) else key)
-            more: Place = {"line": line, "field": field, "found": found, "accepted": "each once"}
+            key_text = quoted(", ".join(key) if isinstance(key, tuple) else key)
+            more: Place = {"line": line, "field": field, "found": key_text, "accepted": "each once"}
             self._problems.add(code, f"this was already used at {quoted(first, 400)}", file, **more)
         return first == place
 
@@ -433,9 +433,9 @@ def format_location(location: Sequence[int | str]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def suggest(found: str, accepted: Sequence[str]) -> str:
+def suggest(word: str, accepted: Sequence[str]) -> str:
     """Return `; did you mean bm25?` if an accepted word is similar, else an empty text."""
-    near = difflib.get_close_matches(found[:100], accepted, n=1)
+    near = difflib.get_close_matches(word[:100], accepted, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -530,36 +530,36 @@ def field_faults(
         above, key = (path, tag) if tag else (path[:-1], str((*path, "")[len(path) - 1]))
         fields = _fields_at(model, above)
         note = next((field.description for name, field in fields if name == key), None)
-        location, found = _find_keys(path, values), _show(item["input"])
+        location, shown = _find_keys(path, values), _show(item["input"])
         code = "wrong_type" if kind.endswith("_type") else "bad_value"
-        message, _, rest = item["msg"].removeprefix("Value error, ").partition(" should ")
-        accepted = " ".join(filter(None, (rest.removeprefix("be "), note and f"({note})"))) or None
-        message = _UNFIT if rest else message
+        message, _, need = item["msg"].removeprefix("Value error, ").partition(" should ")
+        accepted = " ".join(filter(None, (need.removeprefix("be "), note and f"({note})"))) or None
+        message = _UNFIT if need else message
         words = _IN_QUOTES.findall(context.get("expected") or context.get("expected_tags", ""))
         if kind in {"missing", "extra_forbidden", "union_tag_not_found"}:
             keys = list(dict.fromkeys(name for name, _ in fields))
             if kind == "extra_forbidden":
-                code, found, note = "unknown_key", quoted(key), None
+                code, shown, note = "unknown_key", quoted(key), None
                 message = f"the key is not known{suggest(key, keys)}"
                 dotted = ".".join(part for part in location if isinstance(part, str))
                 if advice := REMOVED_KEYS.get(dotted):
                     code, message = "removed_key", f"the key was removed; {advice}"
             else:
-                code, message, found = "missing_key", f"{key} is missing", None
+                code, message, shown = "missing_key", f"{key} is missing", None
                 location = (*_find_keys(above, values), key)
                 kinds = (field.annotation for name, field in fields if name == tag)
                 keys = sorted(word for kind in kinds for word in get_args(kind)) or keys
             accepted = note or ", ".join(keys)
         elif words:
             if tag:
-                location, found = (*location, tag), quoted(str(context["tag"]))
-            message, accepted = f"{_UNFIT}{suggest(found or '', words)}", ", ".join(sorted(words))
+                location, shown = (*location, tag), quoted(str(context["tag"]))
+            message, accepted = f"{_UNFIT}{suggest(shown or '', words)}", ", ".join(sorted(words))
         elif "accepted" in context:
             code, accepted = kind, context["accepted"]
             if field := context["field"]:
                 location = (*location, field)
-                found = _show(item["input"].get(field)) if isinstance(item["input"], dict) else None
-        yield FieldFault(code, message, location, found, accepted, kind == "value_error")
+                shown = _show(item["input"].get(field)) if isinstance(item["input"], dict) else None
+        yield FieldFault(code, message, location, shown, accepted, kind == "value_error")
 
 
 Model = TypeVar("Model", bound="BaseModel")
@@ -574,9 +574,9 @@ def report_faults(  # noqa: PLR0917 - an error, its model, and the place of the 
     values: object = None,
 ) -> None:
     """Add the faults that a model found in one line to the problems."""
-    for code, message, place, found, accepted, _ in field_faults(error, model, values):
+    for code, message, place, shown, accepted, _ in field_faults(error, model, values):
         field = format_location(place) or None
-        more: Place = {"line": line, "field": field, "found": found, "accepted": accepted}
+        more: Place = {"line": line, "field": field, "found": shown, "accepted": accepted}
         problems.add(code, message, file, **more)
 
 

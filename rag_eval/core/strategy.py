@@ -67,7 +67,7 @@ class Identity:
         'lsa-256:sum@1f2e'
         """
         name, at, fit = self.embed_model.partition("@")
-        pooling = next((own for model, own in POOLING.items() if name.startswith(model)), "")
+        pooling = next((kind for model, kind in POOLING.items() if name.startswith(model)), "")
         return f"{name}:{pooling}{at}{fit}" if pooling else self.embed_model or "none"
 
 
