@@ -53,8 +53,8 @@ class Verifier(ABC):
         asked = list(dict.fromkeys(pair for pair in pairs if pair[0].strip()))
         with self._lock:
             scores = self._score(asked).tolist() if asked else []
-        found = dict(zip(asked, scores, strict=True))
-        return np.array([found.get(pair, 0.0) for pair in pairs], dtype=np.float64)
+        score_of = dict(zip(asked, scores, strict=True))
+        return np.array([score_of.get(pair, 0.0) for pair in pairs], dtype=np.float64)
 
     def usage(self) -> Usage | None:
         """Return requests, tokens and cost; None for a model on this machine."""
@@ -111,11 +111,11 @@ class _CrossEncoder(Verifier):
         powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
         return np.asarray(powers[:, place] / powers.sum(axis=1))
 
-    def _refuse(self, message: str, found: str, accepted: str) -> InputError:
+    def _refuse(self, message: str, cause: str, accepted: str) -> InputError:
         field = f"verifiers.{self.name}"
         message = f"the verifier cannot be used: {message}"
         return InputError.of(
-            "verifier_unusable", message, field=field, found=found, accepted=accepted
+            "verifier_unusable", message, field=field, found=cause, accepted=accepted
         )
 
 
@@ -128,7 +128,7 @@ class OnnxCrossEncoder(_CrossEncoder):
         # weights of over 2 GB stand in files beside the model, such as model.onnx_data
         files = [*sorted(file.parent.glob(f"{file.name}?*")), file.with_name("tokenizer.json")]
         try:
-            hashes = [file_hash(one) for one in (file, *files)]
+            hashes = [file_hash(path) for path in (file, *files)]
         except OSError as error:
             raise self._unloadable(error) from error
         self._file = file
@@ -195,8 +195,8 @@ class TorchCrossEncoder(_CrossEncoder):
         # one label: the package has applied the sigmoid
         scores = outputs if outputs.ndim == 1 else self._softmax(outputs)
         if not ((scores >= 0) & (scores <= 1)).all():
-            found = f"scores from {scores.min():g} to {scores.max():g}"
-            raise self._refuse("its scores are no probabilities", found, "scores from 0 to 1")
+            bounds = f"scores from {scores.min():g} to {scores.max():g}"
+            raise self._refuse("its scores are no probabilities", bounds, "scores from 0 to 1")
         return self._take_best(len(pairs), rows, scores.astype(np.float64))
 
 
@@ -233,9 +233,9 @@ class ChatJudge(Verifier):
 
     def _score(self, pairs: Sequence[Pair]) -> FloatArray:
         with ThreadPoolExecutor(self._endpoint.concurrency, "verifier") as pool:
-            found = list(pool.map(self._ask, pairs))
-        self.failures.update(one for one in found if isinstance(one, str))
-        return np.array([np.nan if isinstance(one, str) else one for one in found])
+            replies = list(pool.map(self._ask, pairs))
+        self.failures.update(reply for reply in replies if isinstance(reply, str))
+        return np.array([np.nan if isinstance(reply, str) else reply for reply in replies])
 
     def _ask(self, pair: Pair) -> float | str:
         """Return the support of a pair, or the reason of a failure."""

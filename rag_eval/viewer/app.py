@@ -96,20 +96,20 @@ def _format_gates(gates: Mapping[str, int]) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "visible": visible,
         "moment": _format_moment,
         "figure": _format_figure,
         "gates": _format_gates,
     }
-    return made
+    return environment
 
 
 def render(template: str, **context: Any) -> HTMLResponse:
@@ -183,21 +183,21 @@ class FeedbackDesk:
         claim = self._find_claim(request)
         until = time.monotonic() + TRY_SECONDS
         while time.monotonic() < until:
-            made = _make_outcome(request, claim)
-            last = self._last_outcome(made)
+            outcome = _make_outcome(request, claim)
+            last = self._last_outcome(outcome)
             if last is not None:
-                opinion = (made.feedback, made.note, made.missed)
+                opinion = (outcome.feedback, outcome.note, outcome.missed)
                 if (last.feedback, last.note, last.missed) == opinion:
                     return {"outcome_id": last.outcome_id, "standing": "already_there"}
-                made = new_outcome(**{**dict(made), "supersedes": last.outcome_id})
-            if made.outcome_id in self._store.record([made]).added:
-                return {"outcome_id": made.outcome_id, "standing": "recorded"}
+                outcome = new_outcome(**{**dict(outcome), "supersedes": last.outcome_id})
+            if outcome.outcome_id in self._store.record([outcome]).added:
+                return {"outcome_id": outcome.outcome_id, "standing": "recorded"}
             # The id exists, because another writer superseded the same outcome first.
         raise HTTPException(503, "Others judge this retrieval at the same time; try again.")
 
-    def _last_outcome(self, made: RetrievalOutcome) -> RetrievalOutcome | None:
+    def _last_outcome(self, outcome: RetrievalOutcome) -> RetrievalOutcome | None:
         frame = self._store.history(
-            target=made.target, k=made.k, gold_source=SOURCE, claim_ids=[made.claim_id]
+            target=outcome.target, k=outcome.k, gold_source=SOURCE, claim_ids=[outcome.claim_id]
         )
         last = of_frame(frame[~frame["outcome_id"].isin(frame["supersedes"])])
         return last[0] if last else None
@@ -350,9 +350,9 @@ class Viewer:
             page = build()
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # A report can fit the schema with impossible values.
-            found = f"{type(error).__name__}: {error}"
+            cause = f"{type(error).__name__}: {error}"
             message = "a part of it is damaged"
-            raise InputError.of("run_unreadable", message, file=run.file, found=found) from error
+            raise InputError.of("run_unreadable", message, file=run.file, found=cause) from error
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def explorer_part(self, request: Request) -> Response:
@@ -476,7 +476,7 @@ def is_loopback(bound: socket.socket) -> bool:
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def choose_token(given: str | None, file: Path | None, *, needed: bool) -> tuple[str | None, bool]:
+def choose_token(token: str | None, file: Path | None, *, needed: bool) -> tuple[str | None, bool]:
     """Return the access token, and whether it is new and must be shown to the user.
 
     The token comes from the file, else from the settings. If both are missing and a token is
@@ -488,7 +488,7 @@ def choose_token(given: str | None, file: Path | None, *, needed: bool) -> tuple
         The file cannot be read.
     """
     if file is None:
-        return (secrets.token_urlsafe(32), True) if needed and given is None else (given, False)
+        return (secrets.token_urlsafe(32), True) if needed and token is None else (token, False)
     try:
         with file.open(encoding="ascii") as stream:
             return stream.read(MAX_TOKEN_FILE).strip(), False
