@@ -52,11 +52,11 @@ def work_by_chunk(
         parts, done = [make(np.zeros(0, dtype=np.int64))], np.full(len(keys), -1, dtype=np.int64)
         old = work.evaluation.store.whole(kind, before) if before else None
         if old is not None and old.json("identity") == same:
-            known = old.mapped("keys")
-            done = find_rows(known, keys)
-            kept, place = old.frame("rows"), find_rows(keys, known)
-            kept = kept.assign(row=place[kept["row"].to_numpy(dtype=np.int64)])
-            parts.append(kept[kept["row"] >= 0])
+            old_keys = old.mapped("keys")
+            done = find_rows(old_keys, keys)
+            old_rows, place = old.frame("rows"), find_rows(keys, old_keys)
+            old_rows = old_rows.assign(row=place[old_rows["row"].to_numpy(dtype=np.int64)])
+            parts.append(old_rows[old_rows["row"] >= 0])
         new = np.flatnonzero(done < 0)
         for start in range(0, len(new), BLOCK):
             block = new[start : start + BLOCK]

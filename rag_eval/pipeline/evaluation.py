@@ -70,12 +70,12 @@ class Lines(Progress):
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
         """Run the step between its two lines."""
         started = last = time.monotonic()
-        done, said = 0, ""
+        done, remark = 0, ""
 
         def advance(count: int, note: str = "", /) -> None:
-            nonlocal done, last, said
+            nonlocal done, last, remark
             done += count
-            said = f", {note}" if note else ""
+            remark = f", {note}" if note else ""
             now = time.monotonic()
             if now - last > max(LINE_EVERY_S, (now - started) / 4) and done != total:
                 last, of, left = now, "", ""
@@ -83,12 +83,12 @@ class Lines(Progress):
                     of = f" of {total:,}"
                 if total and done >= total * LEFT_FROM:
                     left = f", about {(now - started) * (total - done) / done:.0f} s left"
-                self._write(f"  {title}: {done:,}{of} {unit}".rstrip() + said + left)
+                self._write(f"  {title}: {done:,}{of} {unit}".rstrip() + remark + left)
 
         self._write(f"{title}{f' ({total:,} {unit})' if total else ''} ...")
         yield advance
-        if said or time.monotonic() - started >= 1:
-            self._write(f"  {title}: done in {time.monotonic() - started:.1f} s{said}")
+        if remark or time.monotonic() - started >= 1:
+            self._write(f"  {title}: done in {time.monotonic() - started:.1f} s{remark}")
 
     def say(self, line: str) -> None:
         """Write the line."""

@@ -75,7 +75,8 @@ def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
         "lambda_state": outgoing.line(answer.lambda_state),
         "citations": cited,
         "findings": [
-            {**dataclasses.asdict(one), "text": outgoing.line(one.text)} for one in answer.findings
+            {**dataclasses.asdict(finding), "text": outgoing.line(finding.text)}
+            for finding in answer.findings
         ],
         "evidence": [item.token for item in answer.evidence],
     }
@@ -107,8 +108,8 @@ class _Stability:
         state = state or self.states.get(answer.query_id, "")
         if state in {"", "undefined"}:
             why["λ"] = CAUSES["one_run"] if state else NO_GOLD
-        found = {"ΔS": number(delta_s), "λ": None if "λ" in why else state}
-        return {**found, "why": why} if why else found
+        values = {"ΔS": number(delta_s), "λ": None if "λ" in why else state}
+        return {**values, "why": why} if why else values
 
 
 def _auditable_item(record: Open) -> Open:
@@ -153,31 +154,36 @@ def answer_files(
     rejected.jsonl and events.log. `rag-eval validate` reads citations.jsonl. rejected.jsonl has the
     replies that broke the contract, with the reasons.
     """
-    made, answers = answered.answers, answered.answers.answers
+    answer_set, answers = answered.answers, answered.answers.answers
     outgoing = {answer.query_id: Outgoing(answer) for answer in answers}
     records = iter(answered.citations.records)
     cited = {
-        one.query_id: [
-            outgoing_record(next(records), outgoing[one.query_id], place)
-            for place in range(len(one.citations))
+        answer.query_id: [
+            outgoing_record(next(records), outgoing[answer.query_id], place)
+            for place in range(len(answer.citations))
         ]
-        for one in answers
+        for answer in answers
     }
-    measured = _Stability(stability, runs, made.about.strategy)
+    measured = _Stability(stability, runs, answer_set.about.strategy)
     blocks = (
-        _auditable_line(one, outgoing[one.query_id].text, cited[one.query_id], measured)
-        for one in sorted(answers, key=lambda one: one.query_id)
+        _auditable_line(answer, outgoing[answer.query_id].text, cited[answer.query_id], measured)
+        for answer in sorted(answers, key=lambda answer: answer.query_id)
     )
     rows = {
-        name: [outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in found]
-        for name, found in (("preflights", made.preflights), ("rejected", made.rejected))
+        name: [outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in parts]
+        for name, parts in (
+            ("preflights", answer_set.preflights),
+            ("rejected", answer_set.rejected),
+        )
     }
     return {
-        "answers.jsonl": _lines(_answer_line(one, outgoing[one.query_id]) for one in answers),
-        "auditable-answers.jsonl": b"".join(f"{json.dumps(one)}\n".encode() for one in blocks),
-        "citations.jsonl": _lines(record for found in cited.values() for record in found),
-        **{f"{name}.jsonl": _lines(found) for name, found in rows.items()},
-        "events.log": made.events,
+        "answers.jsonl": _lines(
+            _answer_line(answer, outgoing[answer.query_id]) for answer in answers
+        ),
+        "auditable-answers.jsonl": b"".join(f"{json.dumps(block)}\n".encode() for block in blocks),
+        "citations.jsonl": _lines(record for lines in cited.values() for record in lines),
+        **{f"{name}.jsonl": _lines(lines) for name, lines in rows.items()},
+        "events.log": answer_set.events,
     }
 
 
@@ -187,19 +193,19 @@ LOG = "traces.log"
 
 
 def _make_traces(
-    made: AnswerSet, runs: ScoredRuns, stability: StabilityMeasures, report: Report
+    answer_set: AnswerSet, runs: ScoredRuns, stability: StabilityMeasures, report: Report
 ) -> list[Trace]:
     """Make a trace for each answer and each segment with citations."""
-    name = made.about.strategy
-    about, seed = runs.about(name), runs.first_seed(name)
+    name = answer_set.about.strategy
+    facts, seed = runs.about(name), runs.first_seed(name)
     measured = _Stability(stability, runs, name)
     common = Trace(
         ts=report.timestamp,
         qid="",
         seg=0,
         store=runs.config.base_of(runs.spec(name)).store_name,
-        index_hash=about.index_hash,
-        embed_model=Identity(about.index_hash, about.embed_model).stated_model,
+        index_hash=facts.index_hash,
+        embed_model=Identity(facts.index_hash, facts.embed_model).stated_model,
         analyzer=report.index.analyzer,
         run_id=report.run_id,
         strategy=name,
@@ -207,8 +213,8 @@ def _make_traces(
         seed=seed,
     )
     traces = []
-    for answer in made.answers:
-        own = dataclasses.replace(
+    for answer in answer_set.answers:
+        trace = dataclasses.replace(
             common,
             qid=answer.query_id,
             delta_s=measured.delta_s.get(answer.query_id),
@@ -216,14 +222,16 @@ def _make_traces(
             k=answer.top_k,
         )
         segments = sorted({span.segment for span in answer.citations}) or [-1]
-        traces += [_cite(own, answer, segment) for segment in segments]
+        traces += [_cite(trace, answer, segment) for segment in segments]
     return traces
 
 
 def _cite(trace: Trace, answer: Answer, segment: int) -> Trace:
     """Add the citations of a segment to a trace."""
     spans = [span for span in answer.citations if span.segment == segment]
-    chunks = [answer.evidence[one.evidence].chunk if one.evidence >= 0 else None for one in spans]
+    chunks = [
+        answer.evidence[span.evidence].chunk if span.evidence >= 0 else None for span in spans
+    ]
     first = next(filter(None, chunks), None)
     return dataclasses.replace(
         trace,
@@ -242,21 +250,21 @@ def _cite(trace: Trace, answer: Answer, segment: int) -> Trace:
 
 def write_run_traces(
     work: Work,
-    made: AnswerSet | None,
+    answer_set: AnswerSet | None,
     runs: ScoredRuns,
     stability: StabilityMeasures,
     report: Report,
 ) -> str:
     """Write the run's traces. Return the reason when the SQL store cannot be used, else ""."""
-    found = [] if made is None else _make_traces(made, runs, stability, report)
+    traces = [] if answer_set is None else _make_traces(answer_set, runs, stability, report)
     log = work.evaluation.reports / LOG
-    if found:
-        write_log(log, found)
+    if traces:
+        write_log(log, traces)
     else:
         log.unlink(missing_ok=True)  # lines of an earlier run do not belong to this report
     try:
-        if found:
-            write_traces(open_store(work.settings), found)
+        if traces:
+            write_traces(open_store(work.settings), traces)
     except InputError as failure:
         if failure.is_outage and is_shared(work.settings):
             raise  # A team's run is tried again, because its traces would be missing.

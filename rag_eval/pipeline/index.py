@@ -60,9 +60,9 @@ class OpenIndex:
     def __init__(
         self, evaluation: Evaluation, admitted: AdmittedChunks, terms_before: str = ""
     ) -> None:
-        chunks, about = admitted.chunks, admitted.about
+        chunks, facts = admitted.chunks, admitted.about
         self.table = ChunkTable(
-            chunks, about.chunks_hash, evaluation.home, terms_before, about.analyzer
+            chunks, facts.chunks_hash, evaluation.home, terms_before, facts.analyzer
         )
         config, settings = evaluation.config, evaluation.settings
         local = [spec for spec in config.strategies if isinstance(spec, LocalStrategy)]
@@ -169,15 +169,17 @@ class CorpusIndex(Result):
 
         A change in the index of another strategy must not repeat this strategy's run.
         """
-        own = self.about.strategies.get(strategy)
-        return self.id if not strategy else digest(None if own is None else dataclasses.asdict(own))
+        part = self.about.strategies.get(strategy)
+        if not strategy:
+            return self.id
+        return digest(None if part is None else dataclasses.asdict(part))
 
 
 def chosen_kinds(evaluation: Evaluation, strategy: str) -> list[str]:
     """Name the modules of kinds and rerankers of a strategy and its base, or of all strategies."""
     config, rerankers = evaluation.config, evaluation.settings.rerankers
-    own = [spec for spec in config.strategies if strategy in {"", spec.name}]
-    concerned = [*own, *(config.base_of(spec) for spec in own)]
+    chosen = [spec for spec in config.strategies if strategy in {"", spec.name}]
+    concerned = [*chosen, *(config.base_of(spec) for spec in chosen)]
     modules = {type(spec).__module__ for spec in concerned}
     modules |= {
         rerankers[spec.rerank.kind].partition(":")[0]
@@ -195,12 +197,12 @@ def _identify_index(work: Work, admitted_chunks: AdmittedChunks) -> dict[str, li
     InputError
         The settings or a file lack an input of a strategy. The error comes before any indexing.
     """
-    found = {}
+    parts = {}
     for spec in work.config.strategies:
         identity = identity_of(work.evaluation, admitted_chunks, spec)
         if spec.runs_here:
-            found[spec.name] = [identity.index_hash, identity.embed_model]
-    return found
+            parts[spec.name] = [identity.index_hash, identity.embed_model]
+    return parts
 
 
 @Stage(
@@ -228,7 +230,7 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
             with work.progress.step(label, n_chunks, "chunks") as advance:
                 source.chunk_vectors(advance)
             embedded[source.model] = source.use.embedded
-    about = IndexFacts(
+    facts = IndexFacts(
         analyzer=admitted_chunks.about.analyzer,
         chunker=work.config.corpus.chunker,
         n_chunks=len(opened.table),
@@ -240,7 +242,7 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     graphs = _update_graphs(work, opened)
     work.made_from += sorted(opened.table.made_from)
     seconds, terms = time.perf_counter() - started, opened.table.terms_key
-    return CorpusIndex(about=about, changes=IndexChanges(embedded, *graphs, seconds, terms))
+    return CorpusIndex(about=facts, changes=IndexChanges(embedded, *graphs, seconds, terms))
 
 
 def _update_graphs(work: Work, opened: OpenIndex) -> tuple[list[str], list[str]]:
@@ -314,7 +316,7 @@ def can_be_asked(config: GoldSetConfig, opened: OpenIndex, spec: Strategy, text:
 
 
 def batch_of(
-    config: GoldSetConfig, opened: OpenIndex, spec: Strategy, texts: list[str], found: Ranking
+    config: GoldSetConfig, opened: OpenIndex, spec: Strategy, texts: list[str], ranking: Ranking
 ) -> RankedBatch:
     """Make the batch of the rankings of n wordings by one strategy.
 
@@ -333,9 +335,9 @@ def batch_of(
         vectors = second.query_vectors(texts)
         other = ExactSearch(second.chunk_vectors()).search(vectors, SECOND_DEPTH)
     return RankedBatch(
-        rows=found.rows,
-        raw=found.raw,
-        norm=found.norm,
+        rows=ranking.rows,
+        raw=ranking.raw,
+        norm=ranking.norm,
         cosine=base.vectors_alone and base.rerank is None,
         space=opened.terms,
         query_terms=opened.table.query_terms(texts),
@@ -361,8 +363,8 @@ def steering_calibrator(evaluation: Evaluation, iterative: Strategy, base_hash: 
         return ""
     base = evaluation.config.base_of(iterative)
     fingerprint = strategy_fingerprint(evaluation.config, base, base_hash)
-    found = find_accepted(evaluation.home, evaluation.config, base.name, fingerprint)
-    return found.calibrator_id if found.status in DISCOUNTING else ""
+    accepted = find_accepted(evaluation.home, evaluation.config, base.name, fingerprint)
+    return accepted.calibrator_id if accepted.status in DISCOUNTING else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -486,7 +488,7 @@ class IterativeStrategy(ReadyStrategy):
         )
 
 
-def groups_of_wordings(gold: GoldVariants | None, known: Mapping[str, str]) -> dict[str, str]:
+def groups_of_wordings(gold: GoldVariants | None, group_of: Mapping[str, str]) -> dict[str, str]:
     """Map each wording of the gold set to its group.
 
     The group selects a fit that saw no outcome of the wording.
@@ -495,7 +497,7 @@ def groups_of_wordings(gold: GoldVariants | None, known: Mapping[str, str]) -> d
         return {}
     variants = gold.variants
     pairs = zip(variants["query_id"], variants["group_id"], strict=True)
-    groups = [known.get(query, group) for query, group in pairs]
+    groups = [group_of.get(query, group) for query, group in pairs]
     return dict(zip(variants["text"], groups, strict=True))
 
 

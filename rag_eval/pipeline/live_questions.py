@@ -101,14 +101,14 @@ def serve(
     runner, config = open_runner(evaluation), evaluation.config
     admitted, corpus, trust = runner.get(AdmittedChunks), runner.get(CorpusSnapshot), config.trust
     evidence = runner.get(EvidenceTrust)
-    judged, day = admitted.trust_of(evidence), dt.date.fromisoformat(evidence.about.as_of)
-    columns = {str(name): column.to_numpy(dtype=object) for name, column in judged.items()}
+    trust_rows, day = admitted.trust_of(evidence), dt.date.fromisoformat(evidence.about.as_of)
+    columns = {str(name): column.to_numpy(dtype=object) for name, column in trust_rows.items()}
     return RetrievalService(
         kinds,
         corpus.documents,
         corpus_rev=corpus.about.corpus_rev,
         default=default,
-        trust=judged["trust"].to_numpy() if trust.configured else None,
+        trust=trust_rows["trust"].to_numpy() if trust.configured else None,
         explain=lambda row: explain_trust(
             {name: column[row] for name, column in columns.items()}, day
         ),
@@ -141,12 +141,12 @@ class LiveStrategy:
             runner.get(CorpusSnapshot), runner.get(CorpusChunks), admitted, index
         )
         fingerprint = strategy_fingerprint(self._config, spec, self._ready.index_hash)
-        found = find_accepted(evaluation.home, evaluation.config, self.name, fingerprint)
+        accepted = find_accepted(evaluation.home, evaluation.config, self.name, fingerprint)
         unlabelled = _read_unlabelled(evaluation, self.name, fingerprint)
         self._source, self._model = choose_source(
-            self._config, self.name, found, fingerprint, unlabelled
+            self._config, self.name, accepted, fingerprint, unlabelled
         )
-        body = found.usable
+        body = accepted.usable
         self._groups = groups_of_wordings(gold, {} if body is None else body.group_of_query)
         self._judged = Outcomes(evaluation.settings).judged_texts(
             self._config, fingerprint, gold.queries
@@ -179,7 +179,7 @@ class LiveStrategy:
         values, group = signals(batch, k), self._groups.get(query, "")
         history, n_similar = similar_history([query], [group], self._judged)
         guess = float(with_history(heuristic_v0(batch, k), history)[0])
-        by, stated, rate, low, high = self._source, self._stated, guess, np.nan, np.nan
+        by, rates, rate, low, high = self._source, self._stated, guess, np.nan, np.nan
         if self._model is not None:
             rate = float(self._model.predict(values, SIGNALS, [group])[0])
             low, high = (float(end[0]) for end in self._model.interval(values, SIGNALS, [group]))
@@ -208,7 +208,7 @@ class LiveStrategy:
             corpus=self._coverage,
             gaps=semantic_gaps(context, np.array([0]), k)[0][:MAX_GAPS],
             iterations=self._read_rounds(),
-            harder_share=float((stated <= rate).mean()) if len(stated) else np.nan,
+            harder_share=float((rates <= rate).mean()) if len(rates) else np.nan,
             chunks=chunks,
             reason=by.reason,
         )
@@ -227,7 +227,7 @@ def open_live(evaluation: Evaluation, name: str = "") -> LiveStrategy:
     if it is external, or if the corpus cannot be used.
     """
     config = evaluation.config
-    wanted, here = name or config.primary_strategy, {one.name: one for one in config.strategies}
+    wanted, here = name or config.primary_strategy, {each.name: each for each in config.strategies}
     accepted = ", ".join(spec.name for spec in here.values() if not spec.own_units)
     if wanted not in here:
         message = f"{config.name} has no such strategy"
@@ -257,14 +257,14 @@ def _check(query: str) -> None:
 
 def _read_unlabelled(evaluation: Evaluation, name: str, fingerprint: str) -> FloatArray:
     """Read the signals of the last run's queries, [n, p]; none if they are of another index."""
-    found = open_runner(evaluation).find_recorded(Node("retrieval_signals"))
+    stored = open_runner(evaluation).find_recorded(Node("retrieval_signals"))
     if (
-        isinstance(found, RetrievalSignals)
-        and name in found.about
-        and found.about[name].fingerprint == fingerprint
-        and set(SIGNALS) <= set(found.signals)
+        isinstance(stored, RetrievalSignals)
+        and name in stored.about
+        and stored.about[name].fingerprint == fingerprint
+        and set(SIGNALS) <= set(stored.signals)
     ):
-        return found.unlabelled(name)
+        return stored.unlabelled(name)
     return np.zeros((0, len(SIGNALS)))
 
 
@@ -272,9 +272,9 @@ def _read_stated(
     evaluation: Evaluation, name: str, fingerprint: str, calibrator: str
 ) -> FloatArray:
     """Read the miss rates that the last run stated by the same calibrator, [n]; else none."""
-    found = open_runner(evaluation).find_recorded(Node("miss_rate_claims"))
-    if not isinstance(found, MissRateClaims):
+    stored = open_runner(evaluation).find_recorded(Node("miss_rate_claims"))
+    if not isinstance(stored, MissRateClaims):
         return np.zeros(0)
-    own: pd.DataFrame = found.claims_of(name)
-    same = (own["strategy_fingerprint"] == fingerprint) & (own["calibrator"] == calibrator)
-    return own.loc[same, "miss_rate"].dropna().to_numpy(dtype=np.float64)
+    claims: pd.DataFrame = stored.claims_of(name)
+    same = (claims["strategy_fingerprint"] == fingerprint) & (claims["calibrator"] == calibrator)
+    return claims.loc[same, "miss_rate"].dropna().to_numpy(dtype=np.float64)

@@ -73,7 +73,7 @@ def measure_rankings(
     opened, strategies = open_index(work.evaluation, admitted_chunks), []
     with work.progress.step("Scoring rankings", len(scored.names), "strategies") as advance:
         for name in scored.names:
-            measures = [one for level in LEVELS for one in measure_level(scored, name, level)]
+            measures = [row for level in LEVELS for row in measure_level(scored, name, level)]
             recall = measure_approximation(scored, opened.index, name)
             strategies.append(StrategyMeasures(name, measures, recall))
             advance(1)

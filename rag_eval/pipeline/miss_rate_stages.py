@@ -145,8 +145,8 @@ class RetrievalSignals(Result):
 
     def unlabelled(self, name: str) -> FloatArray:
         """Return the signals of all known queries, float64 [n, p], as the base of z-scores."""
-        own, traffic = self.signals_of(name).query("not failed"), self.traffic_of(name)
-        return np.vstack([part[list(SIGNALS)].to_numpy() for part in (own, traffic)])
+        of_gold, traffic = self.signals_of(name).query("not failed"), self.traffic_of(name)
+        return np.vstack([part[list(SIGNALS)].to_numpy() for part in (of_gold, traffic)])
 
 
 def of_strategy(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -193,7 +193,7 @@ def collect_signals(
     """Compute the signals of a miss in every ranking, and in those of production traffic."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     opened = open_index(work.evaluation, admitted_chunks)
-    parts, traffic, about = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, SignalFacts]()
+    parts, traffic, facts_of = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, SignalFacts]()
     gaps: list[tuple[str | int, ...]] = []
     with work.progress.step("Reading signals", len(scored.names), "strategies") as advance:
         for name in scored.names:
@@ -206,13 +206,13 @@ def collect_signals(
             fingerprint = _fingerprint(work, runs[name])
             counted, facts = _count_traffic(work, scored, opened, name, fingerprint)
             traffic.append(counted)
-            about[name] = SignalFacts(fingerprint, has_gaps, facts)
+            facts_of[name] = SignalFacts(fingerprint, has_gaps, facts)
             advance(1)
     return RetrievalSignals(
         signals=pd.concat(parts, ignore_index=True),
         gaps=pd.DataFrame(gaps, columns=_GAP_COLUMNS),
         traffic=pd.concat(traffic, ignore_index=True),
-        about=about,
+        about=facts_of,
     )
 
 
@@ -240,10 +240,10 @@ def _gap_rows(
     runs: ScoredRuns, opened: OpenIndex, name: str, seed: int, batch: RankedBatch
 ) -> list[tuple[str | int, ...]]:
     context = ExpansionContext(batch, runs.gold_variants.texts, opened.words)
-    found = semantic_gaps(context, np.arange(len(batch)), runs.config.uncertainty.k)
+    gaps_of = semantic_gaps(context, np.arange(len(batch)), runs.config.uncertainty.k)
     return [
         (name, variant, seed, gap.description, gap.severity, gap.mitigation)
-        for variant, gaps in enumerate(found)
+        for variant, gaps in enumerate(gaps_of)
         for gap in gaps[:MAX_GAPS]
     ]
 
@@ -267,13 +267,17 @@ def _stored_batches(runs: ScoredRuns, opened: OpenIndex, name: str) -> dict[int,
         if not len(chunk_of) or (chunk_of < 0).any():
             unit_texts = units["text"].tolist()
             return {
-                seed: dataclasses.replace(batch_of_texts(unit_texts, texts, one), question=question)
-                for seed, one in lists.items()
+                seed: dataclasses.replace(
+                    batch_of_texts(unit_texts, texts, ranking), question=question
+                )
+                for seed, ranking in lists.items()
             }
-        for seed, one in lists.items():
-            rows = np.where(one.rows >= 0, chunk_of[np.maximum(one.rows, 0)], -1)
-            lists[seed] = dataclasses.replace(one, rows=rows.astype(np.int32))
-    batches = {seed: batch_of(runs.config, opened, spec, texts, one) for seed, one in lists.items()}
+        for seed, ranking in lists.items():
+            rows = np.where(ranking.rows >= 0, chunk_of[np.maximum(ranking.rows, 0)], -1)
+            lists[seed] = dataclasses.replace(ranking, rows=rows.astype(np.int32))
+    batches = {
+        seed: batch_of(runs.config, opened, spec, texts, ranking) for seed, ranking in lists.items()
+    }
     return {seed: dataclasses.replace(batch, question=question) for seed, batch in batches.items()}
 
 
@@ -466,11 +470,11 @@ def record_outcomes(
             missed = values.loc[pd.MultiIndex.from_frame(frame[["variant", "seed"]])].to_numpy()
             first = (frame["seed"] == scored.first_seed(name)).to_numpy()
             counted = ~np.isnan(missed) & ~frame["failed"].to_numpy() & first
-            judged, added = claims.assign(missed=missed == 1)[counted], 0
+            outcome_rows, added = claims.assign(missed=missed == 1)[counted], 0
             if outcomes.store is not None:
                 added = record_judged(
                     outcomes.store,
-                    judged,
+                    outcome_rows,
                     frame,
                     spec=spec,
                     fingerprint=retrieval_signals.about[name].fingerprint,
@@ -478,12 +482,12 @@ def record_outcomes(
                 )
             counts[name] = AddedOutcomes(
                 n_claims=len(claims),
-                n_judged=len(judged),
-                n_missed=int(judged["missed"].sum()),
+                n_judged=len(outcome_rows),
+                n_missed=int(outcome_rows["missed"].sum()),
                 added=added,
-                already_there=0 if outcomes.store is None else len(judged) - added,
+                already_there=0 if outcomes.store is None else len(outcome_rows) - added,
             )
-            parts.append(judged[["strategy", "claim_id", "query_id", "missed"]])
+            parts.append(outcome_rows[["strategy", "claim_id", "query_id", "missed"]])
             advance(1)
     return RetrievalOutcomes(
         judged=pd.concat(parts, ignore_index=True),
@@ -567,7 +571,7 @@ def calibrate_miss_rates(
     gold = GoldQuestions(scored.gold.queries, gold_variants.variants, documents)
     with work.progress.step("Calibrating miss rates", len(runs), "strategies") as advance:
         # Bases come first, because their calibrators steer iterative strategies.
-        for name in sorted(scored.names, key=lambda one: scored.spec(one).base_name is not None):
+        for name in sorted(scored.names, key=lambda each: scored.spec(each).base_name is not None):
             results[name] = calibrate_strategy(
                 StrategyFacts(
                     series=Series(work.config.name, name, spec.target, spec.k),
@@ -690,8 +694,8 @@ def compare_miss_rates(
         why={"comparison": reason} if reason else {},
     )
     made_from = (claims, retrieval_signals, outcomes, gold_variants, admitted_chunks)
-    identity = [*(one.id for one in made_from), *(run.id for run in runs.values())]
-    identity += [one.id for one in (answers, answer_measures) if one is not None]
+    identity = [*(result.id for result in made_from), *(run.id for run in runs.values())]
+    identity += [result.id for result in (answers, answer_measures) if result is not None]
     retrievals = {
         name: StatedRetrievals(
             retrieval_signals.signals_of(name),
@@ -721,9 +725,9 @@ def _weigh(
     """Compute the confidence values of every answer."""
     if answers is None or measures is None:
         return AnswerWorth()
-    name, gold, judged = answers.about.strategy, runs.gold, outcomes.judged
+    name, gold, outcome_rows = answers.about.strategy, runs.gold, outcomes.judged
     original = original_claims(claims.claims_of(name), runs, name)
-    is_missed = judged["missed"] & judged["claim_id"].isin(original["claim_id"])
+    is_missed = outcome_rows["missed"] & outcome_rows["claim_id"].isin(original["claim_id"])
     group_of = dict(zip(gold.queries["query_id"], gold.groups.tolist(), strict=True))
     return weigh_answers(
         name,
@@ -731,7 +735,7 @@ def _weigh(
         measures.per_question.set_index("query_id"),
         original,
         source=claims.sources[name],
-        missed=judged.loc[is_missed, "query_id"].tolist(),
+        missed=outcome_rows.loc[is_missed, "query_id"].tolist(),
         gold=AnswerGold(group_of, gold.named_gold, runs.gold_variants.about.hash),
     )
 
@@ -741,7 +745,7 @@ def _describe_strategy(
 ) -> StrategyMissRates:
     """Combine the claims of one strategy with the observed misses."""
     gold, of, k = runs.gold, judge_runs(runs, name), runs.config.uncertainty.k
-    by, stated = claims.sources[name], claims.claims_of(name)
+    by, own_claims = claims.sources[name], claims.claims_of(name)
     observed = {}
     for target in TARGETS:
         missed = of.missed(target, k)[:, None]
@@ -750,13 +754,13 @@ def _describe_strategy(
         record = runs.aggregate(name, labels, missed, level, failed_value=1.0)[0]
         none_judged = None if record.n_scored else "no question of this gold set can be judged"
         observed[target] = figure_of(record, none_judged)
-    with_rate = stated[stated["miss_rate"].notna()]
+    with_rate = own_claims[own_claims["miss_rate"].notna()]
     return StrategyMissRates(
         fingerprint=by.fingerprint,
         status=by.status,
         calibrator=by.calibrator,
-        n_claims=len(stated),
-        n_absent=len(stated) - len(with_rate),
+        n_claims=len(own_claims),
+        n_absent=len(own_claims) - len(with_rate),
         observed=observed,
         stated=_mean_stated(with_rate, outcomes.judged_of(name), gold.named_gold, by.status)
         if by.status in SHOWN
@@ -767,24 +771,24 @@ def _describe_strategy(
 
 
 def _mean_stated(
-    claims: pd.DataFrame, judged: pd.DataFrame, gold: NamedGold, status: Status
+    claims: pd.DataFrame, outcome_rows: pd.DataFrame, gold: NamedGold, status: Status
 ) -> Figure | NotMeasured:
     """Average the claims of the judged questions.
 
     The interval of a `prior` is the mean of the claims' bounds. They hold the spread of levels
     between collections, which is common to all questions and far wider than their own spread.
     """
-    usable = claims[claims["query_id"].isin(judged["query_id"])]
+    usable = claims[claims["query_id"].isin(outcome_rows["query_id"])]
     if usable.empty:
         return NotMeasured(reason=NONE_JUDGED)
     query, names = pd.factorize(usable["query_id"])
     columns = ["miss_rate", "ci_low", "ci_high"]
     shared = gold.of(names.tolist())
     mean, low, high = aggregate(columns, usable[columns].to_numpy(), shared, query_of=query)
-    stated = figure_of(mean)
+    figure = figure_of(mean)
     if status != "prior":
-        return stated
-    return stated.model_copy(update={"ci_low": number(low.value), "ci_high": number(high.value)})
+        return figure
+    return figure.model_copy(update={"ci_low": number(low.value), "ci_high": number(high.value)})
 
 
 def _compare_all(
@@ -818,8 +822,8 @@ def _misses(
     parts = {}
     for name in names:
         frame = original_claims(claims.claims_of(name), runs, name).set_index("claim_id")
-        known = fitted.where(fitted["predicted"].notna()).reindex(frame.index)
-        frame = frame.assign(missed=known["missed"], predicted=known["predicted"])
+        of_fit = fitted.where(fitted["predicted"].notna()).reindex(frame.index)
+        frame = frame.assign(missed=of_fit["missed"], predicted=of_fit["predicted"])
         parts[name] = frame.set_index("query_id").reindex(queries)[columns]
     common = np.all([part["missed"].notna().to_numpy() for part in parts.values()], axis=0)
     return [
@@ -831,8 +835,8 @@ def _misses(
 def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
     """Describe the rounds of an iterative strategy under the first seed."""
     run, spec = runs.runs[name], Iterative.model_validate(runs.spec(name))
-    about, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k
-    if about is None or run.rounds is None or run.expansions is None:
+    facts, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k
+    if facts is None or run.rounds is None or run.expansions is None:
         raise RuntimeError(f"{name} was not run in rounds")
     rounds, level = list(run.rounds), runs.config.level
 
@@ -844,19 +848,19 @@ def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
         values = within_query(recall(rows)[:, None], gold.query_of, len(gold.queries))
         return number(float(np.nanmean(values))) if np.isfinite(values).any() else None
 
-    found = harm(rounds, run.expansions, recall, gold.shared.take(gold.query_of))
+    harms = harm(rounds, run.expansions, recall, gold.shared.take(gold.query_of))
     return IterativeAccount(
         base=spec.base,
-        basis=about.basis,
+        basis=facts.basis,
         min_recall=spec.min_recall,
-        stops=about.stops,
-        not_viable=about.not_viable,
-        suggestions_failed=about.suggestions_failed,
+        stops=facts.stops,
+        not_viable=facts.not_viable,
+        suggestions_failed=facts.suggestions_failed,
         recall_before=mean_recall(rounds[0]),
         recall_after=mean_recall(rounds[-1]),
         k=k,
-        accounts=[account.as_json() for account in found],
-        verdict=found[0].verdict,
+        accounts=[account.as_json() for account in harms],
+        verdict=harms[0].verdict,
     )
 
 

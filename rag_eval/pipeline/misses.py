@@ -78,24 +78,26 @@ def trace_misses(
     """Find the step that lost the gold of each missed question, and identical texts elsewhere."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     trace = _Trace(scored, open_index(work.evaluation, admitted_chunks))
-    parts, about = [], {}
+    parts, part_of = [], {}
     with work.progress.step("Tracing misses", len(scored.names), "strategies") as advance:
         for name in scored.names:
-            judged = judge_runs(scored, name)
-            is_first = (wording_of(scored.gold)[0] == 0)[judged.variant]
-            is_first &= (judged.seed == scored.first_seed(name)) & ~np.isnan(judged.first)
-            part = trace.rows(name, judged, is_first & (judged.first > ALWAYS_K) & ~judged.failed)
+            judgements = judge_runs(scored, name)
+            is_first = (wording_of(scored.gold)[0] == 0)[judgements.variant]
+            is_first &= (judgements.seed == scored.first_seed(name)) & ~np.isnan(judgements.first)
+            part = trace.rows(
+                name, judgements, is_first & (judgements.first > ALWAYS_K) & ~judgements.failed
+            )
             parts.append(part)
-            about[name] = MissesPart(
+            part_of[name] = MissesPart(
                 n_judged=int(is_first.sum()),
-                n_failed=int((is_first & judged.failed).sum()),
+                n_failed=int((is_first & judgements.failed).sum()),
                 n_missed=len(part),
                 lost={str(step): int(n) for step, n in part["lost"].value_counts().items()},
                 n_twins=int(part["twin_rank"].notna().sum()),
-                by_score=_bin_scores(scored, name, judged, is_first & ~judged.failed),
+                by_score=_bin_scores(scored, name, judgements, is_first & ~judgements.failed),
             )
             advance(1)
-    return MissedQuestions(missed=MISSED.check(pd.concat(parts, ignore_index=True)), about=about)
+    return MissedQuestions(missed=MISSED.check(pd.concat(parts, ignore_index=True)), about=part_of)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,17 +107,21 @@ class _Trace:
     runs: ScoredRuns
     opened: OpenIndex
 
-    def rows(self, name: str, judged: RunJudgements, missed: BoolArray) -> pd.DataFrame:
+    def rows(self, name: str, judgements: RunJudgements, missed: BoolArray) -> pd.DataFrame:
         """Make the rows of one strategy (MISSED). `missed`, bool [n_runs], marks its misses."""
-        variant, seed = judged.variant[missed], self.runs.first_seed(name)
+        variant, seed = judgements.variant[missed], self.runs.first_seed(name)
         ranks = dict.fromkeys(STEPS, np.full(len(variant), np.nan))
         lengths = {"depth": 0, "ranked_depth": self.runs.config.depth}
         if name in self.opened.strategies and len(variant):
             lists = self._search(name, variant, seed)
-            length = {step: found.rows.shape[1] for step, found in lists.items()}
+            length = {step: ranking.rows.shape[1] for step, ranking in lists.items()}
             lengths = {"depth": max(length.values()), "ranked_depth": length["ranked"]}
-            ranks |= {step: self._first(name, found.rows, variant) for step, found in lists.items()}
-        ranks["final"] = np.where(np.isfinite(judged.first[missed]), judged.first[missed], np.nan)
+            ranks |= {
+                step: self._first(name, ranking.rows, variant) for step, ranking in lists.items()
+            }
+        ranks["final"] = np.where(
+            np.isfinite(judgements.first[missed]), judgements.first[missed], np.nan
+        )
         gold = self.runs.gold
         twin_rank, twin = self._find_twins(name, variant, seed)
         columns: dict[str, object] = {
@@ -162,13 +168,13 @@ class _Trace:
             return rank, twin.tolist()
         text = pd.factorize(runs.admitted_chunks.artifact.frame("chunks", ["text"])["text"])[0]
         missed, chunk = self._gold_chunks(gold.query_of[variant])
-        held = pd.DataFrame({"missed": missed, "text": text[chunk]})
+        gold_texts = pd.DataFrame({"missed": missed, "text": text[chunk]})
         top = runs.rows(name)[seed][variant][:, :ALWAYS_K]
         missed, place = np.nonzero(top >= 0)
-        found = pd.DataFrame({"missed": missed, "text": text[top[missed, place]], "place": place})
-        found = found.merge(held.drop_duplicates()).sort_values("place")
-        found = found.drop_duplicates("missed")
-        at, place = found["missed"].to_numpy(), found["place"].to_numpy()
+        twins = pd.DataFrame({"missed": missed, "text": text[top[missed, place]], "place": place})
+        twins = twins.merge(gold_texts.drop_duplicates()).sort_values("place")
+        twins = twins.drop_duplicates("missed")
+        at, place = twins["missed"].to_numpy(), twins["place"].to_numpy()
         rank[at] = place + 1
         names = runs.chunks["doc_id" if runs.config.level == "document" else "section_id"]
         twin[at] = names.to_numpy(dtype=object)[top[at, place]]
@@ -181,16 +187,16 @@ class _Trace:
         """
         gold = self.runs.gold
         carried, entry = expand(gold.qrels_chunk.indptr, query)
-        owner, judged = expand(gold.qrels_document.indptr, query)
-        whole = (gold.qrels_document.gains[judged] > 0) & ~np.isin(owner, carried)
+        owner, label = expand(gold.qrels_document.indptr, query)
+        whole = (gold.qrels_document.gains[label] > 0) & ~np.isin(owner, carried)
         documents = pd.DataFrame(
-            {"owner": owner[whole], "document": gold.qrels_document.items[judged[whole]]}
+            {"owner": owner[whole], "document": gold.qrels_document.items[label[whole]]}
         )
         chunks = pd.DataFrame({"document": gold.document_of_chunk}).reset_index(names="chunk")
-        held = documents.merge(chunks)
+        full = documents.merge(chunks)
         return (
-            np.concatenate([carried, held["owner"].to_numpy(dtype=np.int64)]),
-            np.concatenate([gold.qrels_chunk.items[entry], held["chunk"].to_numpy(dtype=np.int64)]),
+            np.concatenate([carried, full["owner"].to_numpy(dtype=np.int64)]),
+            np.concatenate([gold.qrels_chunk.items[entry], full["chunk"].to_numpy(dtype=np.int64)]),
         )
 
 
@@ -200,12 +206,12 @@ def _lost_by(ranks: Mapping[str, FloatArray]) -> list[str]:
     Gold that no step had among them was lost by the cutoff, or by retrieval if no list has it.
     """
     best = np.fmin(ranks["lexical"], ranks["vector"])
-    known = np.stack([best, *(ranks[step] for step in STEPS[2:])])
+    ranked = np.stack([best, *(ranks[step] for step in STEPS[2:])])
     lost: list[str] = np.select(
         [
             ranks["ranked"] <= ALWAYS_K,
             best <= ALWAYS_K,
-            np.isfinite(known).any(axis=0),
+            np.isfinite(ranked).any(axis=0),
         ],
         ["rerank", "fusion", "cutoff"],
         "retrieval",
@@ -214,19 +220,19 @@ def _lost_by(ranks: Mapping[str, FloatArray]) -> list[str]:
 
 
 def _bin_scores(
-    runs: ScoredRuns, name: str, judged: RunJudgements, wanted: BoolArray
+    runs: ScoredRuns, name: str, judgements: RunJudgements, wanted: BoolArray
 ) -> list[ScoreBin]:
     """Compute the miss rate by the score of the first result, in bins of equal size."""
     run, gold = runs.runs[name].run, runs.gold
     top = run[(run["k_final"] == 1) & (run["seed"] == runs.first_seed(name))]
-    variant = judged.variant[wanted]
+    variant = judgements.variant[wanted]
     score = top.set_index("variant")["score_raw"].reindex(variant).to_numpy()
     order = np.argsort(score, kind="stable")
     order = order[np.isfinite(score[order])]
     bins = []
     n_bins = min(MAX_BINS, len(order) // PER_BIN)
     for part in np.array_split(order, n_bins) if n_bins > 1 else ():
-        missed = (judged.first[wanted][part] > ALWAYS_K).astype(float)
+        missed = (judgements.first[wanted][part] > ALWAYS_K).astype(float)
         asked = gold.shared.take(gold.query_of[variant[part]])
         record = aggregate(["missed"], missed[:, None], asked)[0]
         bins.append(
@@ -281,16 +287,16 @@ def _compare_misses(
             values = np.where(both[variant][:, None], missed[name], np.nan)
             side.append(within_query(values, gold.query_of[variant], len(gold.queries)))
     left, right = map(np.hstack, sides)
-    found = paired_comparison(left, right, gold.shared, higher_is_better=False)
-    adjusted = holm(found.p)
+    comparison = paired_comparison(left, right, gold.shared, higher_is_better=False)
+    adjusted = holm(comparison.p)
     return [
         MissPair.model_validate(
             {
                 **dict(zip(("a", "b", "target", "k"), (*pair, *cell), strict=True)),
-                **delta_of(found, at),
-                "p": number(found.p[at]),
+                **delta_of(comparison, at),
+                "p": number(comparison.p[at]),
                 "p_adjusted": number(adjusted[at]),
-                "minimum_detectable": number(found.minimum_detectable[at]),
+                "minimum_detectable": number(comparison.minimum_detectable[at]),
             }
         )
         for at, (pair, cell) in enumerate(itertools.product(pairs, cells))
@@ -299,13 +305,13 @@ def _compare_misses(
 
 def miss_columns(runs: ScoredRuns, name: str, cells: Cells) -> FloatArray:
     """Judge every run of a strategy by each (target, K), [n_runs, n_cells]; NaN = not judged."""
-    judged, scores, level = judge_runs(runs, name), runs.scores(name), runs.config.level
+    judgements, scores, level = judge_runs(runs, name), runs.scores(name), runs.config.level
     columns = []
     for target, k in cells:
-        at_k = dataclasses.replace(judged, recall=scores.column(level, f"R@{k}"))
+        at_k = dataclasses.replace(judgements, recall=scores.column(level, f"R@{k}"))
         columns.append(at_k.missed(target, k))
-    query = runs.gold.query_of[judged.variant]
-    is_failed = judged.failed & ~scores.ineligible(level, runs.gold)[query]
+    query = runs.gold.query_of[judgements.variant]
+    is_failed = judgements.failed & ~scores.ineligible(level, runs.gold)[query]
     return np.where(is_failed[:, None], 1.0, np.stack(columns, axis=1))
 
 

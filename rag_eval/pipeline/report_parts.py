@@ -80,7 +80,7 @@ def _measure_slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | Non
             lengths = _length_slices(_count_words(runs.gold.queries["text"].tolist()))
             values = _values(runs)
             parts = [*_answerability(runs), *lengths, *tags]
-            found = SlicesPart(
+            part_of_report = SlicesPart(
                 measure=MEASURE,
                 target=TARGET,
                 k=config.uncertainty.k,
@@ -88,10 +88,10 @@ def _measure_slices(work: Work, runs: ScoredRuns, measures: AnswerMeasures | Non
                 n_tags=n_tags,
                 by=[_slice_part(runs, part, values, measures) for part in parts],
             )
-        return {"about": found.dump()}
+        return {"about": part_of_report.dump()}
 
     identity = [
-        *(one.id for one in (runs.gold_variants, runs.admitted_chunks, *runs.runs.values())),
+        *(result.id for result in (runs.gold_variants, runs.admitted_chunks, *runs.runs.values())),
         [config.k, config.level, config.uncertainty.k, measures and measures.id],
     ]
     return SlicesPart.model_validate(work.keep("slices", identity, make).json("about"))
@@ -102,8 +102,8 @@ def _answerability(runs: ScoredRuns) -> list[Slice]:
     gold = runs.gold
     answerable = gold.queries["answerable"].to_numpy(dtype=bool)
     # Without a flag or a judgement, nobody knows whether the corpus answers a recorded question.
-    known = runs.gold_variants.answerable_known | (gold.qrels_document.n_relevant > 0)
-    unknown = answerable & ~known
+    has_answer = runs.gold_variants.answerable_known | (gold.qrels_document.n_relevant > 0)
+    unknown = answerable & ~has_answer
     members = {"answerable": answerable & ~unknown, "unanswerable": ~answerable, "unknown": unknown}
     return [
         Slice("answerability", name, ANSWERABILITY[name][0], member, ANSWERABILITY[name][1])
@@ -121,15 +121,15 @@ def _length_slices(words: IntArray) -> list[Slice]:
         return []
     ends = np.quantile(words, (1 / 3, 2 / 3), method="inverted_cdf")
     third = np.searchsorted(ends, words)
-    found = []
+    slices = []
     for at, name in enumerate(("short", "medium", "long")):
         member = third == at
         if member.any():
             low, high = int(words[member].min()), int(words[member].max())
             bounds = f"{low}" if low == high else f"{low} to {high}"
-            about = f"questions of {bounds} content words as they were first put"
-            found.append(Slice("length", name, about, member))
-    return found
+            meaning = f"questions of {bounds} content words as they were first put"
+            slices.append(Slice("length", name, meaning, member))
+    return slices
 
 
 def _count_words(texts: Sequence[str]) -> IntArray:
@@ -144,12 +144,12 @@ def _tag_slices(tags: Sequence[Sequence[str]], limit: int = MAX_TAGS) -> tuple[i
     `tags` lists the tags of each question. A repeated tag counts once.
     """
     counts = Counter(tag for row in tags for tag in set(row))
-    found = []
+    slices = []
     for tag, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]:
         name = quoted(tag, MAX_TAG_CHARS)
         member = np.array([tag in row for row in tags], dtype=bool)
-        found.append(Slice("tag", name, f"questions with the tag {name}", member))
-    return len(counts), found
+        slices.append(Slice("tag", name, f"questions with the tag {name}", member))
+    return len(counts), slices
 
 
 def _values(runs: ScoredRuns) -> FloatArray:
@@ -159,9 +159,9 @@ def _values(runs: ScoredRuns) -> FloatArray:
     """
     gold, columns = runs.gold, []
     for name, recall in zip(runs.names, values_of(runs), strict=True):
-        judged = judge_runs(runs, name)
-        missed = judged.missed(TARGET, runs.config.uncertainty.k)
-        miss_rate = within_query(missed, gold.query_of[judged.variant], len(gold.queries))[:, 0]
+        judgements = judge_runs(runs, name)
+        missed = judgements.missed(TARGET, runs.config.uncertainty.k)
+        miss_rate = within_query(missed, gold.query_of[judgements.variant], len(gold.queries))[:, 0]
         columns += [recall, miss_rate]
     return np.stack(columns, axis=1)
 

@@ -84,7 +84,7 @@ def _identify_report(work: Work, **inputs: Any) -> object:
     places = [evaluation.reports] + [settings.reports] * evaluation.is_primary
     return {
         "run": None if before is None else before.run_id,
-        "baseline": [one.run_id for one in acceptances(evaluation.home, work.config.name)[-1:]],
+        "baseline": [last.run_id for last in acceptances(evaluation.home, work.config.name)[-1:]],
         "embedded": count_embedded(Results(inputs)).embedded,
         "code": code_version(),
         "evaluation": [evaluation.partial, evaluation.known],
@@ -157,7 +157,7 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     lines = evidence_lines(explored.evidence_trust.trust, report.trust.as_of)
     write_bytes(folder / EVIDENCE_FILE, lines)
     measures = [
-        {"strategy": part.name, **one.dump()} for part in report.strategies for one in part.measures
+        {"strategy": part.name, **row.dump()} for part in report.strategies for row in part.measures
     ]
     write_csv(folder / "measures.csv", MEASURE_COLUMNS, measures)
     keys = results.artifact_keys | {"explorer": explorer.key, "exports": exports.key}

@@ -411,8 +411,8 @@ class Stage:
     @functools.cached_property
     def result(self) -> type[Result]:
         """Type of the result."""
-        found: type[Result] = inspect.signature(self.make, eval_str=True).return_annotation
-        return found
+        kind: type[Result] = inspect.signature(self.make, eval_str=True).return_annotation
+        return kind
 
     @property
     def plural(self) -> str:
@@ -421,7 +421,7 @@ class Stage:
 
     def nodes(self, strategies: Iterable[str]) -> "list[Node]":
         """List the nodes of the stage."""
-        return [Node(self.name, one) for one in (strategies if self.each_strategy else ("",))]
+        return [Node(self.name, name) for name in (strategies if self.each_strategy else ("",))]
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -508,19 +508,19 @@ class Runner:
 
     def ancestors(self, node: Node) -> set[Node]:
         """List every node that a node depends on."""
-        found, left = set[Node](), [node]
+        above, left = set[Node](), [node]
         while left:
-            one = left.pop()
-            for name in self.stages[one.name].inputs:
-                new = nodes_behind(name, one.strategy, self.stages.values(), self.strategies)
-                left += [node for node in new if node not in found]
-                found.update(new)
-        return found
+            current = left.pop()
+            for name in self.stages[current.name].inputs:
+                new = nodes_behind(name, current.strategy, self.stages.values(), self.strategies)
+                left += [node for node in new if node not in above]
+                above.update(new)
+        return above
 
     def _input(self, node: Node, name: str) -> Input:
         if name in self._each:
             return {
-                one.strategy: self.result(one) for one in self._each[name].nodes(self.strategies)
+                each.strategy: self.result(each) for each in self._each[name].nodes(self.strategies)
             }
         stage = self.stages[name]
         if not stage.configured(self.evaluation.config):
@@ -530,10 +530,10 @@ class Runner:
     def get(self, kind: type[R], strategy: str = "") -> R:
         """Return the result of a stage by its type."""
         stage = next(stage for stage in self.stages.values() if stage.result is kind)
-        found = self.result(Node(stage.name, strategy))
-        if not isinstance(found, kind):
+        result = self.result(Node(stage.name, strategy))
+        if not isinstance(result, kind):
             raise TypeError(f"{stage.name} is no {kind.__name__}")
-        return found
+        return result
 
     def result(self, node: Node) -> Result:
         """Return the result of a node. It was made here, is made now, or comes from the record.
@@ -622,7 +622,7 @@ def _artifacts(inputs: Iterable[Input]) -> Iterator[tuple[str, str]]:
 def _ids(inputs: Mapping[str, Input], strategy: str) -> dict[str, object]:
     def identity(value: Input) -> object:
         if isinstance(value, dict):
-            return [[name, one.id] for name, one in value.items()]
+            return [[name, result.id] for name, result in value.items()]
         return None if value is None else value.id_for(strategy)
 
     return {name: identity(value) for name, value in inputs.items()}
@@ -633,7 +633,7 @@ def check_graph(stages: Sequence[Stage]) -> list[str]:
     faults, earlier = [], set[str]()
     for stage in stages:
         before = earlier | {
-            f"{one.name}s" for one in stages if one.each_strategy and one.name in earlier
+            f"{other.name}s" for other in stages if other.each_strategy and other.name in earlier
         }
         faults += [
             f"{stage.name} reads {name}, which comes after it"

@@ -95,8 +95,8 @@ def digest_rows(batch: pa.RecordBatch) -> Digests:
     _, places, data = rows.buffers()
     offsets = np.frombuffer(places, np.int64)[rows.offset : rows.offset + len(rows) + 1].tolist()
     view = memoryview(data)
-    found = (hashlib.sha256(view[low:high]).digest() for low, high in itertools.pairwise(offsets))
-    return np.frombuffer(b"".join(found), np.uint64).reshape(-1, 4)[:, :2]
+    hashes = (hashlib.sha256(view[low:high]).digest() for low, high in itertools.pairwise(offsets))
+    return np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 4)[:, :2]
 
 
 class _Known:
@@ -157,7 +157,7 @@ def _hash_content(digests: Digests) -> str:
     return hashlib.sha256(ordered.tobytes()).hexdigest()
 
 
-def _split(batches: Iterator[pa.RecordBatch], known: _Known, size: int, folder: Path) -> _Input:
+def _split(batches: Iterator[pa.RecordBatch], stored: _Known, size: int, folder: Path) -> _Input:
     """Write the rows of unknown documents to files of `size` rows, the last one of fewer."""
     files: list[Path] = []
     written: list[list[Digests]] = []
@@ -170,7 +170,7 @@ def _split(batches: Iterator[pa.RecordBatch], known: _Known, size: int, folder: 
             digests = digest_rows(batch)
             every.append(digests)
             ids.append(batch["id"])
-            fresh = np.flatnonzero(~known.look_up(digests))
+            fresh = np.flatnonzero(~stored.look_up(digests))
             data = pa.py_buffer(digests[fresh].tobytes())
             raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(fresh), [None, data])
             rows = batch.take(pa.array(fresh)).append_column("digest", raw)
@@ -229,23 +229,23 @@ def cut_shards(work: Work, spec: ShardedLoader, n_shards: int, before: Layout | 
     store, home = _shared_store(work), work.evaluation.home
     size = max(1, math.ceil(spec.n_rows(work.base) / n_shards))
     is_usable = before is not None and before.made_by == made_by
-    known = _Known(store, _shards_to_keep(before.shards, size) if before and is_usable else [])
+    stored = _Known(store, _shards_to_keep(before.shards, size) if before and is_usable else [])
     home.folder.mkdir(parents=True, exist_ok=True)
     # The name lets a later run remove what a killed run left.
     with tempfile.TemporaryDirectory(dir=home.folder, prefix=PARTIAL) as scratch:
         with work.progress.step("Cutting the corpus into shards"):
-            found = _split(spec.batches(work.base), known, size, Path(scratch))
-            _refuse_repeated_ids(work, spec, found.ids)
+            parts = _split(spec.batches(work.base), stored, size, Path(scratch))
+            _refuse_repeated_ids(work, spec, parts.ids)
         new = [
             Shard(digest([made_by, _hash_content(digests)]), len(digests), [])
-            for digests in found.digests
+            for digests in parts.digests
         ]
-        with _shared_files(home, found.files) as names:
-            named = zip(new, names, strict=True)
-            _run_all(work, [_Task(store, READ, shard.key, name, spec) for shard, name in named])
-    left = known.shards_left()
+        with _shared_files(home, parts.files) as names:
+            sources = zip(new, names, strict=True)
+            _run_all(work, [_Task(store, READ, shard.key, name, spec) for shard, name in sources])
+    left = stored.shards_left()
     work.made_from += [(READ, shard.key) for shard in left]
-    return Layout(made_by, [*left, *new], found.content)
+    return Layout(made_by, [*left, *new], parts.content)
 
 
 @contextlib.contextmanager
@@ -287,11 +287,11 @@ def _read(task: _Task) -> dict[str, Any]:
     problems = ProblemList()
     documents = list(spec.documents_of(table.drop_columns("digest").to_batches(), problems))
     problems.raise_errors()
-    made = mask_documents(documents, spec)
+    masked = mask_documents(documents, spec)
     digests = dict(zip(*(table[name].to_pylist() for name in ("id", "digest")), strict=True))
-    in_order = b"".join(digests[doc_id] for doc_id in made.frames.documents["doc_id"].tolist())
+    in_order = b"".join(digests[doc_id] for doc_id in masked.frames.documents["doc_id"].tolist())
     rows = np.frombuffer(in_order, np.uint64).reshape(-1, 2)
-    return {**made.frames._asdict(), "masked": made.masked, "digests": rows}
+    return {**masked.frames._asdict(), "masked": masked.masked, "digests": rows}
 
 
 def _cut(task: _Task) -> dict[str, Any]:
@@ -316,9 +316,9 @@ def screen_documents(documents: pd.DataFrame, *, about_injection: bool = False) 
     """Screen texts and titles of DOCUMENTS one by one: FINDINGS with `doc_id` and `in_title`."""
     texts, titles = documents["text"].tolist(), documents["title"].tolist()
     markdown = (documents["kind"] == "markdown").tolist()
-    found = screen(texts, markdown=markdown, about_injection=about_injection)
+    of_texts = screen(texts, markdown=markdown, about_injection=about_injection)
     of_titles = screen(titles, about_injection=about_injection).assign(start=-1, end=-1)
-    parts = [found.assign(in_title=False), of_titles.assign(in_title=True)]
+    parts = [of_texts.assign(in_title=False), of_titles.assign(in_title=True)]
     findings = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     owners = documents["doc_id"].to_numpy(dtype=object)[findings["row"].to_numpy(dtype="int64")]
     return findings.assign(doc_id=pd.Series(owners, dtype="str"))
@@ -335,10 +335,10 @@ def run_step(work: Work, kind: str, layout: Layout, *, options: Chunker | bool) 
 
     `options` is the chunker of `CUT`, or for `SCREENED`, whether the corpus is about injection.
     """
-    given = options if isinstance(options, bool) else options.model_dump(mode="json")
-    keys = {shard.key: digest([kind, work.version, shard.key, given]) for shard in layout.shards}
+    setting = options if isinstance(options, bool) else options.model_dump(mode="json")
+    keys = {shard.key: digest([kind, work.version, shard.key, setting]) for shard in layout.shards}
     store = _shared_store(work)
-    _run_all(work, [_Task(store, kind, own, key, options) for key, own in keys.items()])
+    _run_all(work, [_Task(store, kind, source, key, options) for key, source in keys.items()])
     return keys
 
 
@@ -388,8 +388,8 @@ def _run_in_pool(tasks: Sequence[_Task], evaluation: Evaluation) -> Iterator[Non
         on_error.callback(evaluation.close_pool)
         running = [evaluation.pool.submit(_run, task) for task in tasks]
         try:
-            for one in as_completed(running):
-                yield one.result()
+            for future in as_completed(running):
+                yield future.result()
         except BrokenProcessPool as error:
             message = "a worker process ended; run again, which goes on after the finished shards"
             # A spawned worker imports the main script, and starts its work anew without a guard.
@@ -414,9 +414,9 @@ def run_on_ray(address: str, run: Callable[[T], R], tasks: Iterable[T]) -> Itera
     if owned:
         ray.init(address, include_dashboard=False if address == "local" else None)
     try:
-        remote, running, given = ray.remote(max_retries=3)(run).remote, list[Any](), iter(tasks)
+        remote, running, waiting = ray.remote(max_retries=3)(run).remote, list[Any](), iter(tasks)
         while True:
-            running += map(remote, itertools.islice(given, _MOST_TASKS - len(running)))
+            running += map(remote, itertools.islice(waiting, _MOST_TASKS - len(running)))
             if not running:
                 return
             done, running = ray.wait(running)

@@ -62,18 +62,18 @@ def allow_documents(
         raise InputError.of("not_judged", message, field=option, accepted=accepted)
     trust = recorded.frame("trust", ["doc_id", "verdict", "reasons", "allowed_by"])
     poor = trust["verdict"].isin({"blocked", *evaluation.config.trust.withheld})
-    held = trust[poor & (trust["allowed_by"] == "")]
+    refused = trust[poor & (trust["allowed_by"] == "")]
     corpus = recorded.input("corpus_snapshot")
     documents = corpus.frame("documents", ["doc_id", "source_url"])
     wanted = {value} if option == "--document" else _share_page(documents, value)
-    chosen = held[held["doc_id"].isin(wanted)]
+    chosen = refused[refused["doc_id"].isin(wanted)]
     if chosen.empty:
         raise InputError.of(
             "not_blocked",
             "the last run held no such document back",
             field=option,
             found=value,
-            accepted=_name_some(sorted(set(held["doc_id"]))) or "nothing: no chunk is held back",
+            accepted=_name_some(sorted(set(refused["doc_id"]))) or "nothing: no chunk is held back",
         )
     sources = corpus.frame("sources", ["doc_id", "source_hash"])
     hashes = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
@@ -190,8 +190,8 @@ def verify_corpus(runner: Runner) -> Verified:
             states["manifest deleted"] = deleted
     for state, doc_ids in sorted(states.items()):
         good = state in {"signature valid", "manifest same"}
-        named = "" if good else f": {_name_some(sorted(doc_ids))}"
-        lines.append(f"{state} {len(doc_ids):,}{named}")
+        names = "" if good else f": {_name_some(sorted(doc_ids))}"
+        lines.append(f"{state} {len(doc_ids):,}{names}")
     if not lines:
         lines.append("the gold set names neither trust.signatures nor trust.manifest")
     return Verified(lines, states.keys() <= {"signature valid", "manifest same"})

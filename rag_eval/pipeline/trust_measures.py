@@ -114,7 +114,9 @@ def _filter_cost(work: Work, runs: ScoredRuns, trust: FloatArray) -> TrustFilter
         filtered, whole = (compared_values(runs, part) for part in both)
         pairs.append((name, "", paired_comparison(filtered, whole, gold)))
         records = (aggregate(COMPARED, part, gold) for part in (filtered, whole))
-        figures += [(figure_of(one), figure_of(two)) for one, two in zip(*records, strict=True)]
+        figures += [
+            (figure_of(left), figure_of(right)) for left, right in zip(*records, strict=True)
+        ]
     return make_trust_filter(spec, trust, comparison_rows(pairs, level), figures)
 
 

@@ -87,21 +87,23 @@ def measure_coverage(
 ) -> CorpusCoverage:
     """Count the shares of documents indexed, of text in chunks, and of chunks with vectors."""
     documents, cut = corpus.documents, chunks.about.n_chunks
-    kept = admitted.artifact.frame("chunks", ["doc_id", "start", "end"])
+    indexed = admitted.artifact.frame("chunks", ["doc_id", "start", "end"])
     length = int(documents["text"].str.len().sum())
     in_chunks = "characters of the documents that an indexed chunk holds"
     return CorpusCoverage(
         documents_indexed=count_share(
-            kept["doc_id"].nunique(), len(documents), "documents with an indexed chunk"
+            indexed["doc_id"].nunique(), len(documents), "documents with an indexed chunk"
         ),
-        text_in_chunks=count_share(count_covered(kept), length, in_chunks),
-        chunks_admitted=count_share(len(kept), cut, "chunks that the poisoning guard admitted"),
+        text_in_chunks=count_share(count_covered(indexed), length, in_chunks),
+        chunks_admitted=count_share(len(indexed), cut, "chunks that the poisoning guard admitted"),
         # A run stops when the vector of an admitted chunk is missing.
         chunks_embedded={
             model: count_share(
-                index.about.n_chunks, len(kept), "chunks whose vectors are in the index"
+                index.about.n_chunks, len(indexed), "chunks whose vectors are in the index"
             )
-            for model in sorted({one.embed_model for one in index.about.strategies.values()} - {""})
+            for model in sorted(
+                {part.embed_model for part in index.about.strategies.values()} - {""}
+            )
         },
     )
 
@@ -135,16 +137,16 @@ def write_lines(
     coverage: CorpusCoverage,
 ) -> Iterator[bytes]:
     """Write one line for each claim: a line has about 4 KB, so they are never all in memory."""
-    for name, (signals, stated, source, semantic_gaps) in retrievals.items():
+    for name, (signals, claims, source, semantic_gaps) in retrievals.items():
         first_seed = runs.first_seed(name)
         documents, steps = _list_documents(runs, name), runs.runs[name].expansions
         expansions = {} if steps is None else list_expansions(steps)
         gaps = None if semantic_gaps is None else _list_gaps(semantic_gaps)
         answered = worth.by_query if worth.strategy == name else {}
-        harder = stated["miss_rate"].rank(pct=True, method="max")
+        harder = claims["miss_rate"].rank(pct=True, method="max")
         columns = (signals["variant"], signals["seed"], signals[COVERAGE_SIGNAL], harder)
         facts = zip(*(column.tolist() for column in columns), strict=True)
-        rows = zip(stated.to_dict("records"), facts, strict=True)
+        rows = zip(claims.to_dict("records"), facts, strict=True)
         for row, (variant, seed, covered, share) in rows:
             is_first = seed == first_seed
             retrieval = UncertainRetrieval(

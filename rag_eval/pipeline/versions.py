@@ -63,7 +63,7 @@ def _analyse(source: str) -> Module:
     def show(part: object) -> object:
         """Turn a part of the tree into nested lists, and note what it imports and names."""
         if isinstance(part, list):
-            return [show(one) for one in part if not _is_passive(one)]
+            return [show(statement) for statement in part if not _is_passive(statement)]
         if not isinstance(part, ast.AST):
             if isinstance(part, str) and part.endswith(DATA) and not part.startswith("/"):
                 files.add(part)
@@ -130,9 +130,9 @@ class Versions:
     def _compute(self, names: Collection[str]) -> str:
         plugins = {name for name in names if name not in self._sources}
         reached = self.reached(set(names) - plugins)
-        libraries = {name for one in reached for name in self._module(one).libraries}
+        libraries = {name for module in reached for name in self._module(module).libraries}
         parts = {
-            "code": sorted(self._module(one).tree for one in reached),
+            "code": sorted(self._module(module).tree for module in reached),
             "data": sorted({file_hash(path) for path in self.data_files(reached)}),
             "libraries": {name: library_version(name) for name in libraries - NOT_COMPUTING},
             "plugins": {name: _plugin_version(name) for name in plugins},
@@ -142,37 +142,37 @@ class Versions:
 
     def reached(self, modules: Collection[str]) -> set[str]:
         """Find every module of the package that modules reach by import, themselves included."""
-        found, left = set[str](), list(modules)
+        modules_met, left = set[str](), list(modules)
         while left:
-            one = left.pop()
-            if one in found:
+            module = left.pop()
+            if module in modules_met:
                 continue
-            found.add(one)
-            imports = set() if one in CARRIERS else self._module(one).imports
+            modules_met.add(module)
+            imports = set() if module in CARRIERS else self._module(module).imports
             for name in imports:
                 target = name if name in self._sources else name.rpartition(".")[0]
-                if target in self._sources and not (one in CHOSEN and target.startswith(one)):
+                if target in self._sources and not (module in CHOSEN and target.startswith(module)):
                     left.append(target)
-        return found
+        return modules_met
 
     def data_files(self, modules: Iterable[str]) -> set[Path]:
         """List the data files that modules name, and that stand in or below a module's folder.
 
         A name can be a pattern such as `rules/*.toml`.
         """
-        named = ((self._sources[one].parent, self._module(one).files) for one in modules)
-        paths = (path for folder, names in named for name in names for path in folder.glob(name))
+        globs = ((self._sources[name].parent, self._module(name).files) for name in modules)
+        paths = (path for folder, names in globs for name in names for path in folder.glob(name))
         return {path for path in paths if path.is_file()}
 
     @functools.cached_property
     def _sources(self) -> dict[str, Path]:
         """Map every module of the package to its file."""
-        found = {}
+        file_of = {}
         for path in self._root.rglob("*.py"):
             parts = path.relative_to(self._root).with_suffix("").parts
-            own = parts[:-1] if parts[-1] == "__init__" else parts
-            found[".".join((PACKAGE, *own))] = path
-        return found
+            dotted = parts[:-1] if parts[-1] == "__init__" else parts
+            file_of[".".join((PACKAGE, *dotted))] = path
+        return file_of
 
     def _module(self, module: str) -> Module:
         if module not in self._modules:
@@ -195,11 +195,11 @@ def shared_versions(cache: Path | None = None) -> Versions:
 @functools.cache
 def library_version(name: str) -> str:
     """Return installed versions of a library and its `BENEATH`; empty when none is installed."""
-    found = []
+    versions = []
     for distribution in (DISTRIBUTIONS.get(name, name), *BENEATH.get(name, ())):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found.append(metadata.version(distribution))
-    return " ".join(found)
+            versions.append(metadata.version(distribution))
+    return " ".join(versions)
 
 
 def _plugin_version(module: str) -> list[str]:
