@@ -75,8 +75,8 @@ _HOME_OF = {name: module for module, names in _MODULES.items() for name in names
 def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
-    return found
+    target = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+    return target
 
 
 def __dir__() -> list[str]:

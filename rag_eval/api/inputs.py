@@ -166,23 +166,23 @@ class Columns(NamedTuple):
 
 
 def _read_columns(
-    given: Any, wanted: tuple[str, ...], name: str, read_trec: Callable[[Path], Columns]
+    source: Any, wanted: tuple[str, ...], name: str, read_trec: Callable[[Path], Columns]
 ) -> Columns:
     """Return the columns with our names: checked ids, and unchecked values.
 
     Raises InputError where a query has a document twice.
     """
     kind = "run" if "score" in wanted else "qrels"
-    if isinstance(given, str | os.PathLike):
-        columns = _read_file(Path(given), wanted, name, read_trec)
-    elif isinstance(given, Mapping):
-        columns = Columns(_flatten(given, wanted, name))
-    elif hasattr(given, "to_pandas") or isinstance(given, Iterable):
-        columns = Columns(_pick_columns(given, wanted, name))
+    if isinstance(source, str | os.PathLike):
+        columns = _read_file(Path(source), wanted, name, read_trec)
+    elif isinstance(source, Mapping):
+        columns = Columns(_flatten(source, wanted, name))
+    elif hasattr(source, "to_pandas") or isinstance(source, Iterable):
+        columns = Columns(_pick_columns(source, wanted, name))
     else:
-        found = type(given).__name__
+        kind_given = type(source).__name__
         raise InputError.of(
-            "bad_form", f"this is no {kind}", field=name, found=found, accepted=_FORMS
+            "bad_form", f"this is no {kind}", field=name, found=kind_given, accepted=_FORMS
         )
     values = columns.values
     if not values["query_id"]:
@@ -203,10 +203,10 @@ def _read_columns(
 
 
 def _pick_columns(
-    given: Any, wanted: tuple[str, ...], name: str, file: Path | None = None
+    source: Any, wanted: tuple[str, ...], name: str, file: Path | None = None
 ) -> dict[str, list[Any]]:
     """Return the columns of a table or of rows under our names."""
-    names, table = _open_table(given)
+    names, table = _open_table(source)
     columns = {}
     for column in wanted:
         at = find_column(column, names)
@@ -221,34 +221,34 @@ def _pick_columns(
     return columns
 
 
-def _open_table(given: Any) -> tuple[list[Any], Any]:
+def _open_table(source: Any) -> tuple[list[Any], Any]:
     """Return the names of the columns, and a table that gives a column for a name.
 
     Rows and Arrow tables do without pandas, which makes floats of whole numbers beside a null.
     """
-    if hasattr(given, "column_names"):  # of pyarrow and datasets
-        return list(given.column_names), given
-    if hasattr(given, "to_pandas"):
-        given = given.to_pandas()
-    elif not hasattr(given, "columns"):
-        given = list(given)
-        if all(isinstance(row, Mapping) for row in given):
-            names = list(dict.fromkeys(chain.from_iterable(given)))
-            return names, {name: [row.get(name) for row in given] for name in names}
+    if hasattr(source, "column_names"):  # of pyarrow and datasets
+        return list(source.column_names), source
+    if hasattr(source, "to_pandas"):
+        source = source.to_pandas()
+    elif not hasattr(source, "columns"):
+        source = list(source)
+        if all(isinstance(row, Mapping) for row in source):
+            names = list(dict.fromkeys(chain.from_iterable(source)))
+            return names, {name: [row.get(name) for row in source] for name in names}
         import pandas as pd
 
-        given = pd.DataFrame(given)
-    return list(given.columns), given
+        source = pd.DataFrame(source)
+    return list(source.columns), source
 
 
-def _flatten(given: Mapping[Any, Any], wanted: tuple[str, ...], name: str) -> dict[str, list[Any]]:
-    rows = list(given.values())
+def _flatten(nested: Mapping[Any, Any], wanted: tuple[str, ...], name: str) -> dict[str, list[Any]]:
+    rows = list(nested.values())
     if not all(isinstance(row, Mapping) for row in rows):
         message = "the values of this mapping are no mappings"
         accepted = "{query: {document: number}}"
         raise InputError.of("bad_form", message, field=name, accepted=accepted)
     values = (
-        [query for query, row in given.items() for _ in row],
+        [query for query, row in nested.items() for _ in row],
         list(chain.from_iterable(rows)),
         list(chain.from_iterable(row.values() for row in rows)),
     )
@@ -312,8 +312,8 @@ def _read_trec_run(path: Path) -> Columns:
             scores.append(float(score))
         except ValueError:
             message = "this is no line of a TREC run"
-            found, accepted = quoted(text), f"{_TREC_RUN}; the score is a number"
-            problems.add("bad_columns", message, path, line=line, found=found, accepted=accepted)
+            word, accepted = quoted(text), f"{_TREC_RUN}; the score is a number"
+            problems.add("bad_columns", message, path, line=line, found=word, accepted=accepted)
             continue
         queries.append(query)
         documents.append(document)
@@ -343,13 +343,13 @@ def _apply(columns: Columns, column: str, name: str, rule: Rule) -> list[Any]:
     # In a column of mixed types, 1 and True would be one key of a mapping.
     if set(map(type, values)) in ({str}, {int}, {float}):
         read = {value: rule.read(value) for value in dict.fromkeys(values)}
-        made = [read[value] for value in values]
+        read_values = [read[value] for value in values]
     else:
-        made = [rule.read(value) for value in values]
-    if None in made:
-        at = made.index(None)
+        read_values = [rule.read(value) for value in values]
+    if None in read_values:
+        at = read_values.index(None)
         raise _bad_row(columns, at, column, name, rule.message, rule.accepted, rule.code)
-    return made
+    return read_values
 
 
 def _read_numbers(columns: Columns, column: str, name: str) -> FloatArray:

@@ -27,10 +27,10 @@ class Wordings(Protocol):
 
 def read_wordings(wordings: Wordings | None) -> dict[str, str]:
     """Return the ids as texts, as `read_run` does. Raises InputError for a value that is no id."""
-    given = [] if wordings is None else list(wordings.items())
-    pairs = {ID.read(query): ID.read(question) for query, question in given}
+    pairs_given = [] if wordings is None else list(wordings.items())
+    pairs = {ID.read(query): ID.read(question) for query, question in pairs_given}
     texts = {query: question for query, question in pairs.items() if query and question}
-    if len(texts) < len(given):
+    if len(texts) < len(pairs_given):
         raise InputError.of("bad_id", ID.message, field="wordings", accepted=ID.accepted)
     return texts
 
@@ -124,7 +124,7 @@ class JudgedRun:
         """
         values = np.empty((len(self.ranked), len(labels)))
         parsed = [parse_label(label) for label in labels]
-        ascending = np.array([_breaks_ties_ascending(*one) for one in parsed])
+        ascending = np.array([_breaks_ties_ascending(*measure) for measure in parsed])
         for rule in (False, True):
             columns = np.flatnonzero(ascending == rule).tolist()
             if columns:
@@ -158,20 +158,20 @@ class JudgedQuestions:
     def read(cls, qrels: QrelsLike, wordings: Wordings | None = None) -> "JudgedQuestions":
         """Read judgements. They may name questions, or wordings with equal judgements."""
         asked = read_wordings(wordings)
-        given = Judgements.read(qrels)
-        questions, grades = question_of(given.query_ids, asked), given.relevance.tolist()
-        judged: dict[tuple[str, str], int] = {}
-        for question, doc_id, grade in zip(questions, given.doc_ids, grades, strict=True):
-            if judged.setdefault((question, doc_id), grade) != grade:
+        judgements = Judgements.read(qrels)
+        questions, grades = question_of(judgements.query_ids, asked), judgements.relevance.tolist()
+        grade_of: dict[tuple[str, str], int] = {}
+        for question, doc_id, grade in zip(questions, judgements.doc_ids, grades, strict=True):
+            if grade_of.setdefault((question, doc_id), grade) != grade:
                 message = "two wordings of a question have different grades for a document"
-                found = quoted(f"question {question}, document {doc_id}")
-                raise InputError.of("duplicate_judgement", message, field="wordings", found=found)
-        codes = encode(question for question, _ in judged)
+                pair = quoted(f"question {question}, document {doc_id}")
+                raise InputError.of("duplicate_judgement", message, field="wordings", found=pair)
+        codes = encode(question for question, _ in grade_of)
         return cls(
             list(codes),
-            find_codes([question for question, _ in judged], codes),
-            [doc_id for _, doc_id in judged],
-            np.array(list(judged.values()), dtype=np.int64),
+            find_codes([question for question, _ in grade_of], codes),
+            [doc_id for _, doc_id in grade_of],
+            np.array(list(grade_of.values()), dtype=np.int64),
             asked,
         )
 
@@ -215,9 +215,9 @@ class JudgedQuestions:
         is_judged = question >= 0
         if not is_judged.any():
             message = f"no query of {name} has judgements"
-            found, known = (quoted(", ".join(ids[:3])) for ids in (queries, self.names))
-            accepted = f"queries such as {known}"
-            raise InputError.of("nothing_judged", message, found=found, accepted=accepted)
+            theirs, ours = (quoted(", ".join(ids[:3])) for ids in (queries, self.names))
+            accepted = f"queries such as {ours}"
+            raise InputError.of("nothing_judged", message, found=theirs, accepted=accepted)
         missing = self._missing(queries, question)
         asked = [queries[row] for row in np.flatnonzero(is_judged)]
         ranked = RankedRun(run, [*asked, *missing])
@@ -237,19 +237,19 @@ class JudgedQuestions:
         the given one wins, unless the run has an encoded percent sign.
         """
         queries, documents = set(run.query_ids), set(run.doc_ids)
-        names, judged = set(self.names), set(self.doc_ids)
+        names, rated = set(self.names), set(self.doc_ids)
         spellings: list[Callable[[str], str]] = [str]
-        given = "".join(queries | documents)
-        if "%" in given and all(encode_id(decode_id(name)) == name for name in queries | documents):
-            spellings.insert(0 if "%25" in given else 1, decode_id)
-        if "%" in "".join(names | judged):
+        chars = "".join(queries | documents)
+        if "%" in chars and all(encode_id(decode_id(name)) == name for name in queries | documents):
+            spellings.insert(0 if "%25" in chars else 1, decode_id)
+        if "%" in "".join(names | rated):
             spellings.append(encode_id)
         if len(spellings) == 1:
             return run
 
         def count_judged(spell: Callable[[str], str]) -> int:
             asked = question_of(map(spell, queries), self.wordings)
-            return len(names.intersection(asked)) + len(judged.intersection(map(spell, documents)))
+            return len(names.intersection(asked)) + len(rated.intersection(map(spell, documents)))
 
         best = max(spellings, key=count_judged)
         new = {name: best(name) for name in queries | documents}
@@ -262,11 +262,11 @@ class JudgedQuestions:
 
     def _missing(self, queries: Sequence[str], question: IntArray) -> dict[str, str]:
         """Return the wordings that a run lacks, with their questions."""
-        found, names = set(queries), set(self.names)
+        present, names = set(queries), set(self.names)
         missing = {
             query: asked
             for query, asked in self.wordings.items()
-            if query not in found and asked in names
+            if query not in present and asked in names
         }
         has_wording = np.zeros(len(self), dtype=bool)
         has_wording[question[question >= 0]] = True

@@ -74,10 +74,10 @@ def estimate_miss_rate(
         accepted = f"at most {MAX_QUERY:,} characters"
         raise InputError.of("bad_question", "too long", field="query", accepted=accepted)
     if len(documents) != len(scores):
-        found = f"{len(documents)} documents, {len(scores)} scores"
+        counts = f"{len(documents)} documents, {len(scores)} scores"
         accepted = "one score for each document"
         raise InputError.of(
-            "bad_scores", "the numbers differ", field="scores", found=found, accepted=accepted
+            "bad_scores", "the numbers differ", field="scores", found=counts, accepted=accepted
         )
     if not np.isfinite(np.asarray(scores, dtype=np.float64)).all():
         raise InputError.of("bad_scores", "a score is not finite", field="scores")

@@ -136,8 +136,8 @@ class MissRates:
 
     def _not_calibrated(self) -> InputError:
         unmet = self.conditions.query("not met and status == 'provisional'").iloc[0]
-        message, found = "too few outcomes to fit", f"{unmet['name']}: {unmet['found']}"
-        return InputError.of("not_calibrated", message, found=found, accepted=unmet["needed"])
+        message, shortfall = "too few outcomes to fit", f"{unmet['name']}: {unmet['found']}"
+        return InputError.of("not_calibrated", message, found=shortfall, accepted=unmet["needed"])
 
     def __repr__(self) -> str:
         observed = self.table.loc["miss_rate"]
@@ -218,7 +218,7 @@ def miss_rates(
     group_ids = [judged.groups[code] for code in questions]
     missing = np.full(len(rows), np.nan)
     task = Task(prior=None, checked_together=1, seed=SEED, miss=Miss(k=k))
-    found = calibrate(Judged(labelled, group_ids, missing), task)
+    fit = calibrate(Judged(labelled, group_ids, missing), task)
     predictions = pd.DataFrame(
         {
             "query_id": [matched.ranked.query_ids[row] for row in rows],
@@ -230,35 +230,35 @@ def miss_rates(
             "ci_high": missing,
         }
     )
-    if found.model is not None:
-        predictions["miss_rate"] = found.model.predict(labelled.signals, LIST_SIGNALS, group_ids)
-        ends = found.model.interval(labelled.signals, LIST_SIGNALS, group_ids)
+    if fit.model is not None:
+        predictions["miss_rate"] = fit.model.predict(labelled.signals, LIST_SIGNALS, group_ids)
+        ends = fit.model.interval(labelled.signals, LIST_SIGNALS, group_ids)
         predictions["ci_low"], predictions["ci_high"] = ends
     situation = Situation(
         age_days=0.0,
         stale_after_days=np.inf,
         n_unlabelled=len(rows),
         no_prior=NO_PRIOR,
-        trusted=found.model is None or found.model.head.trust > 0,
+        trusted=fit.model is None or fit.model.head.trust > 0,
     )
-    standing = judge_status(found.counts, found.validation, situation)
+    standing = judge_status(fit.counts, fit.validation, situation)
     columns = ["status", "name", "met", "found", "needed"]
     # A run has no nights, so it cannot grow stale.
-    earned = [one.dump() for one in standing.conditions if one.status != "stale"]
+    earned = [condition.dump() for condition in standing.conditions if condition.status != "stale"]
     conditions = pd.DataFrame(earned)[columns]
-    reliability = pd.DataFrame(found.validation.reliability if found.validation else {})
-    table = _tabulate(found, labelled)
-    return MissRates(k, predictions, conditions, reliability, table, standing, found)
+    reliability = pd.DataFrame(fit.validation.reliability if fit.validation else {})
+    table = _tabulate(fit, labelled)
+    return MissRates(k, predictions, conditions, reliability, table, standing, fit)
 
 
 def _list_signals(ranked: RankedRun, question: IntArray, k: int) -> FloatArray:
     """Compute LIST_SIGNALS of each query, [n, len(LIST_SIGNALS)]."""
     items, scores = ranked.ranking(max(DEPTH, k + 1))
-    held = items >= 0
-    low = np.where(held, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
-    high = np.where(held, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+    has_item = items >= 0
+    low = np.where(has_item, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
+    high = np.where(has_item, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
     spread = np.where(high > low, high - low, 1.0)
-    norm = np.where(held, np.where(high > low, scores - low, 1.0) / spread, 0.0)
+    norm = np.where(has_item, np.where(high > low, scores - low, 1.0) / spread, 0.0)
     batch = RankedBatch(
         rows=items.astype(np.int32),
         raw=scores,
@@ -284,10 +284,10 @@ def _label(matched: JudgedRun, values: FloatArray, judged: JudgedQuestions, k: i
     )
 
 
-def _tabulate(found: Calibration, labelled: Labelled) -> pd.DataFrame:
+def _tabulate(fit: Calibration, labelled: Labelled) -> pd.DataFrame:
     figures = {"miss_rate": miss_rate(labelled)}
-    if found.validation is not None:
-        figures |= {name: getattr(found.validation, name) for name in _FIGURES}
+    if fit.validation is not None:
+        figures |= {name: getattr(fit.validation, name) for name in _FIGURES}
     rows = [figure.triple for figure in figures.values()]
     columns = ["value", "ci_low", "ci_high"]
     return pd.DataFrame(rows, index=list(figures), columns=columns, dtype=float)

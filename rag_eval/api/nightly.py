@@ -61,7 +61,7 @@ class WrittenReport(Tabular):
     @property
     def runs(self) -> dict[str, Path]:
         """Return the file of each strategy's run, as `evaluate` reads it."""
-        return {one.name: self.folder / f"run-{one.name}.trec" for one in self.report.strategies}
+        return {part.name: self.folder / f"run-{part.name}.trec" for part in self.report.strategies}
 
     @property
     def qrels(self) -> Path:
@@ -138,9 +138,9 @@ def load(report: str | Path) -> WrittenReport:
     """
     path = Path(report) if os.fspath(report).endswith(".json") else Path(report) / REPORT_FILE
     written = read_object(path)
-    found = whole_report(written.get("report", written), path)
+    whole = whole_report(written.get("report", written), path)
     return WrittenReport(
-        _measures(found), _comparisons(found), _miss_rates(found), _gates(found), found, path.parent
+        _measures(whole), _comparisons(whole), _miss_rates(whole), _gates(whole), whole, path.parent
     )
 
 
@@ -198,8 +198,8 @@ def compare_miss_rates(*reports: ReportLike) -> ComparedMissRates:
     if not reports:
         message = "a comparison of miss rates needs at least one report"
         raise InputError.of("bad_arguments", message, field="reports")
-    given = [one if isinstance(one, WrittenReport) else load(one) for one in reports]
-    tables = MissRateTables([one.report for one in given])
+    written = [report if isinstance(report, WrittenReport) else load(report) for report in reports]
+    tables = MissRateTables([night.report for night in written])
     return ComparedMissRates(*tables.frames(), tables)
 
 
@@ -207,18 +207,18 @@ def _measures(report: Report) -> pd.DataFrame:
     rows = [
         {
             "strategy": part.name,
-            "level": one.level,
-            "measure": one.label,
-            "value": one.value,
-            "ci_low": one.ci_low,
-            "ci_high": one.ci_high,
-            "questions": one.n_scored,
-            "effective_questions": one.n_effective,
-            "failed": one.n_failed,
-            "without_relevant": one.n_ineligible,
+            "level": measure.level,
+            "measure": measure.label,
+            "value": measure.value,
+            "ci_low": measure.ci_low,
+            "ci_high": measure.ci_high,
+            "questions": measure.n_scored,
+            "effective_questions": measure.n_effective,
+            "failed": measure.n_failed,
+            "without_relevant": measure.n_ineligible,
         }
         for part in report.strategies
-        for one in part.measures
+        for measure in part.measures
     ]
     return _indexed(rows, ["strategy", "level", "measure"])
 
@@ -226,22 +226,22 @@ def _measures(report: Report) -> pd.DataFrame:
 def _comparisons(report: Report) -> pd.DataFrame:
     rows = [
         {
-            "strategy": one.a,
-            "against": one.b,
-            "level": one.level,
-            "measure": one.measure,
-            "difference": one.delta,
-            "ci_low": one.ci_low,
-            "ci_high": one.ci_high,
-            "p": one.p,
-            "p_holm": one.p_adjusted,
-            "smallest_detectable": one.minimum_detectable,
-            "better": one.n_better,
-            "worse": one.n_worse,
-            "tied": one.n_tied,
-            "effective_questions": one.n_effective,
+            "strategy": pair.a,
+            "against": pair.b,
+            "level": pair.level,
+            "measure": pair.measure,
+            "difference": pair.delta,
+            "ci_low": pair.ci_low,
+            "ci_high": pair.ci_high,
+            "p": pair.p,
+            "p_holm": pair.p_adjusted,
+            "smallest_detectable": pair.minimum_detectable,
+            "better": pair.n_better,
+            "worse": pair.n_worse,
+            "tied": pair.n_tied,
+            "effective_questions": pair.n_effective,
         }
-        for one in report.comparisons
+        for pair in report.comparisons
     ]
     return _indexed(rows, ["strategy", "against", "level", "measure"])
 
@@ -269,13 +269,13 @@ def _miss_rates(report: Report) -> pd.DataFrame:
 def _gates(report: Report) -> pd.DataFrame:
     rows = [
         {
-            "gate": one.id,
-            "required": one.required,
-            "status": one.status,
-            "reason": one.reason_code,
-            "evidence": one.evidence,
+            "gate": verdict.id,
+            "required": verdict.required,
+            "status": verdict.status,
+            "reason": verdict.reason_code,
+            "evidence": verdict.evidence,
         }
-        for one in verdict_rows(report).rows
+        for verdict in verdict_rows(report).rows
     ]
     return _indexed(rows, ["gate"])
 

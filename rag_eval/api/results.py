@@ -59,13 +59,13 @@ class _ScoredRuns:
         wordings: Wordings | None,
     ) -> "_ScoredRuns":
         labels = _read_labels(measures)
-        judged = JudgedQuestions.read(qrels, wordings)
-        matched = {name: judged.match(Run.read(run, name), name) for name, run in runs.items()}
+        questions = JudgedQuestions.read(qrels, wordings)
+        matched = {name: questions.match(Run.read(run, name), name) for name, run in runs.items()}
         values = {
-            name: within_query(run.score(labels), run.question, len(judged))
+            name: within_query(run.score(labels), run.question, len(questions))
             for name, run in matched.items()
         }
-        return cls(judged, labels, matched, values)
+        return cls(questions, labels, matched, values)
 
     def questions(self) -> "pd.DataFrame":
         import pandas as pd
@@ -235,7 +235,7 @@ def _describe_questions(rows: "pd.DataFrame") -> str:
 def _align(columns: Mapping[str, Sequence[Any]], n_keys: int) -> str:
     """Write columns as lines of text; the first `n_keys` columns are flush left."""
     cells = [
-        [name, *(f"{one:.3f}" if isinstance(one, float) else str(one) for one in values)]
+        [name, *(f"{value:.3f}" if isinstance(value, float) else str(value) for value in values)]
         for name, values in columns.items()
     ]
     widths = [max(map(len, column)) for column in cells]
@@ -314,9 +314,9 @@ def evaluate(
     >>> float(result.table.loc["R@10", "value"])
     0.5
     """
-    named = _named_runs(run)
-    scored = _ScoredRuns.score(named or {"run": run}, qrels, measures, wordings)
-    index = ("strategy", "measure") if named else ("measure",)
+    runs = _named_runs(run)
+    scored = _ScoredRuns.score(runs or {"run": run}, qrels, measures, wordings)
+    index = ("strategy", "measure") if runs else ("measure",)
     return EvaluatedRuns(scored, index, _summarise(scored, intervals=intervals))
 
 
@@ -377,23 +377,23 @@ def compare(
     if against is not None:
         pairs = [(name, against) for name in names if name != against]
     left, right = (np.hstack([scored.values[pair[side]] for pair in pairs]) for side in (0, 1))
-    found = paired_comparison(left, right, scored.judged.gold)
+    comparison = paired_comparison(left, right, scored.judged.gold)
     keys = [(*pair, label) for pair in pairs for label in scored.labels]
     # A column of p for each measure: the family of Holm's adjustment.
-    p_holm = np.apply_along_axis(holm, 0, found.p.reshape(len(pairs), -1))
+    p_holm = np.apply_along_axis(holm, 0, comparison.p.reshape(len(pairs), -1))
     table = pd.DataFrame(
         {
-            "difference": found.delta,
-            "ci_low": found.ci_low,
-            "ci_high": found.ci_high,
-            "p": found.p,
+            "difference": comparison.delta,
+            "ci_low": comparison.ci_low,
+            "ci_high": comparison.ci_high,
+            "p": comparison.p,
             "p_holm": p_holm.ravel(),
-            "smallest_detectable": found.minimum_detectable,
-            "better": found.n_better,
-            "worse": found.n_worse,
-            "tied": found.n_tied,
+            "smallest_detectable": comparison.minimum_detectable,
+            "better": comparison.n_better,
+            "worse": comparison.n_worse,
+            "tied": comparison.n_tied,
             "questions": len(scored.judged),
-            "effective_questions": found.n_effective,
+            "effective_questions": comparison.n_effective,
         },
         index=pd.MultiIndex.from_tuples(keys, names=["strategy", "against", "measure"]),
     )
@@ -414,11 +414,11 @@ def compare(
 
 
 def _read_labels(measures: Sequence[object] | str) -> list[str]:
-    names = [measures] if isinstance(measures, str) else [str(one) for one in measures]
+    names = [measures] if isinstance(measures, str) else [str(measure) for measure in measures]
     labels = [standard_label(name) for name in names]
     if not labels or len(set(labels)) < len(labels):
-        found, message = quoted(", ".join(labels)), "the list of measures is empty or has a double"
-        raise InputError.of("bad_arguments", message, field="measures", found=found)
+        shown, message = quoted(", ".join(labels)), "the list of measures is empty or has a double"
+        raise InputError.of("bad_arguments", message, field="measures", found=shown)
     return labels
 
 
@@ -427,17 +427,17 @@ def _named_runs(run: Any) -> dict[str, Any]:
     if not isinstance(run, Mapping):
         return {}
     values = list(run.values())
-    inner = (value for one in values if isinstance(one, Mapping) for value in one.values())
-    is_run = all(isinstance(one, Mapping) for one in values)
+    inner = (value for entry in values if isinstance(entry, Mapping) for value in entry.values())
+    is_run = all(isinstance(entry, Mapping) for entry in values)
     if is_run and not any(isinstance(value, Mapping) for value in inner):
         return {}
-    return {str(name): one for name, one in run.items()}
+    return {str(name): entry for name, entry in run.items()}
 
 
 def _summarise(scored: _ScoredRuns, *, intervals: bool) -> dict[str, list[Any]]:
     """Summarise the values of all runs: columns with a row for each run and measure."""
     values = np.hstack(list(scored.values.values()))
-    n_labels, judged = len(scored.labels), scored.judged
+    n_labels, questions = len(scored.labels), scored.judged
     columns: dict[str, list[Any]] = {
         "strategy": [name for name in scored.runs for _ in scored.labels],
         "measure": scored.labels * len(scored.runs),
@@ -445,18 +445,18 @@ def _summarise(scored: _ScoredRuns, *, intervals: bool) -> dict[str, list[Any]]:
     }
     n_effective = {}
     if intervals:
-        bounds = mean_interval(values, judged.gold)
+        bounds = mean_interval(values, questions.gold)
         columns |= {"ci_low": bounds.low.tolist(), "ci_high": bounds.high.tolist()}
         n_effective = {"effective_questions": bounds.n_effective.tolist()}
     counts = {
         "missing": [len(np.unique(run.question[run.is_missing])) for run in scored.runs.values()],
-        "without_relevant": [int(np.count_nonzero(judged.n_relevant == 0))] * len(scored.runs),
+        "without_relevant": [int(np.count_nonzero(questions.n_relevant == 0))] * len(scored.runs),
         "unjudged": [run.n_unjudged for run in scored.runs.values()],
         "wordings": [len(run.question) for run in scored.runs.values()],
     }
     return (
         columns
-        | {"questions": [len(judged)] * len(values.T)}
+        | {"questions": [len(questions)] * len(values.T)}
         | n_effective
         | {name: np.repeat(count, n_labels).tolist() for name, count in counts.items()}
     )
