@@ -127,7 +127,7 @@ class Calibration(Stored):
     heuristic: Validation | None = None
 
 
-def calibrate(judged: Judged, task: Task) -> Calibration:
+def calibrate(observed: Judged, task: Task) -> Calibration:
     """Fit the miss rate to a strategy's outcomes, cross-validate the fit and judge it."""
     from sklearn import config_context
     from threadpoolctl import threadpool_limits
@@ -135,35 +135,35 @@ def calibrate(judged: Judged, task: Task) -> Calibration:
     # In hundreds of fits to small matrices, threads would only wait for one another, and checks
     # of the same signals would take a third of the time.
     with threadpool_limits(limits=1), config_context(assume_finite=True):
-        return _calibrate(judged, task)
+        return _calibrate(observed, task)
 
 
-def _calibrate(judged: Judged, task: Task) -> Calibration:
-    labelled, prior, seed = judged.labelled, task.prior, task.seed
+def _calibrate(observed: Judged, task: Task) -> Calibration:
+    labelled, prior, seed = observed.labelled, task.prior, task.seed
     counts, together = count_outcomes(labelled), task.checked_together
     if not suffice_to_fit(counts):
-        return Calibration(counts, _find_k(judged.questions, seed))
+        return Calibration(counts, _find_k(observed.questions, seed))
     model = fit_model(
         labelled,
-        judged.group_ids,
+        observed.group_ids,
         prior=prior,
         seed=seed,
         miss=task.miss,
-        unlabelled=judged.unlabelled,
+        unlabelled=observed.unlabelled,
     )
     repeats = min(REPEATS, PREDICTIONS // len(labelled))
-    of_folds = model.predict(labelled.signals, labelled.names, judged.group_ids)
+    of_folds = model.predict(labelled.signals, labelled.names, observed.group_ids)
     further = cross_validate(labelled, prior=prior, repeats=repeats, seed=seed)
     predictions = np.vstack([of_folds[None], further])
     validation = validate(labelled, predictions, checked_together=together, seed=seed)
-    has_guess = np.isfinite(judged.heuristic)
+    has_guess = np.isfinite(observed.heuristic)
     guessed, baseline = labelled.take(has_guess), None
     if suffice_to_fit(count_outcomes(guessed)):
-        guess = np.clip(judged.heuristic[has_guess], 0, 1)[None, :]
+        guess = np.clip(observed.heuristic[has_guess], 0, 1)[None, :]
         baseline = validate(guessed, guess, checked_together=together, seed=seed)
     return Calibration(
         counts,
-        _find_k(judged.questions, seed),
+        _find_k(observed.questions, seed),
         model=model,
         predictions=predictions,
         validation=validation,
@@ -269,8 +269,8 @@ def calibrate_strategy(
     groups = _join_questions(gold, outcomes, select_current(history), facts.traffic)
     facts = dataclasses.replace(facts, traffic=_regroup(facts.traffic, groups))
     fitting = _select_outcomes(facts, gold, groups, history, fault=outcomes.fault, now=now)
-    kept = keep(_identify_fit(facts, fitting), functools.partial(_fit_parts, facts, fitting))
-    fit = Calibration.from_json(kept.json("about"))
+    stored = keep(_identify_fit(facts, fitting), functools.partial(_fit_parts, facts, fitting))
+    fit = Calibration.from_json(stored.json("about"))
     counts = fit.counts
     if fitting.refused:  # refused outcomes prove nothing, so their figures are hidden
         fit = Calibration(fit.counts, fit.conformal)
@@ -313,7 +313,7 @@ def calibrate_strategy(
         n_without_signals=fitting.n_without_signals,
         why=_explain_absences(fit, fitting.refused, calibrator, is_partial=home is None),
     )
-    predictions = kept.frame("predictions").assign(strategy=series.strategy)
+    predictions = stored.frame("predictions").assign(strategy=series.strategy)
     return StrategyResult(report, predictions, _predict_traffic(facts.traffic, fit.model))
 
 
@@ -471,7 +471,7 @@ def _identify_fit(facts: StrategyFacts, fitting: _Fitting) -> list[object]:
 def _fit_parts(facts: StrategyFacts, fitting: _Fitting) -> Parts:
     """Fit and validate: `about` is a `Calibration`, `predictions` has means out of fold."""
     rows, heuristic = fitting.rows, facts.claims.set_index("claim_id")["heuristic_v0"]
-    judged = Judged(
+    observed = Judged(
         fitting.labelled,
         rows["group_id"].tolist(),
         heuristic.reindex(rows["claim_id"]).to_numpy(dtype=np.float64),
@@ -484,7 +484,7 @@ def _fit_parts(facts: StrategyFacts, fitting: _Fitting) -> Parts:
         seed=SEED,
         miss=Miss(facts.series.target, facts.series.k),
     )
-    fit = calibrate(judged, task)
+    fit = calibrate(observed, task)
     mean = np.nan if fit.predictions is None else fit.predictions.mean(axis=0)
     predictions = rows[["claim_id", "group_id"]].assign(
         missed=fitting.labelled.missed, predicted=mean

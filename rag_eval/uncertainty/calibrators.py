@@ -124,9 +124,9 @@ def keep_calibrator(home: Home, body: Mapping[str, object]) -> str:
     return name
 
 
-def _damaged(code: str, place: str, found: str) -> InputError:
+def _damaged(code: str, place: str, fault: str) -> InputError:
     message = "damaged; move it away, and run rag-eval calibrate"
-    return InputError.of(code, message, place, found=quoted(found, 200))
+    return InputError.of(code, message, place, found=quoted(fault, 200))
 
 
 def read_calibrator(home: Home, name: str) -> Mapping[str, object]:

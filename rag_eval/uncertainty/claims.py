@@ -130,7 +130,7 @@ def state_rates(
     guess = with_history(signals["heuristic_v0"].to_numpy(), history)
     claims = pd.DataFrame(
         {
-            "claim_id": [claim_id_of(source.fingerprint, *one) for one in retrievals],
+            "claim_id": [claim_id_of(source.fingerprint, *retrieval) for retrieval in retrievals],
             "query_id": queries,
             "paraphrase_id": wordings,
             "group_id": groups,

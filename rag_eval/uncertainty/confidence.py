@@ -228,7 +228,7 @@ def weigh_answers(
     """
     over = scores[scores.index.isin(missed) & (scores["outcome"] == "answered")]
     over = over[over["n_gold"] > 0]
-    judged = pd.DataFrame(
+    by_answer = pd.DataFrame(
         {
             "right": (over["n_correct"].to_numpy() > 0).astype(np.float64),
             "group": [gold.group_of[query] for query in over.index],
@@ -236,11 +236,11 @@ def weigh_answers(
         }
     )
     right, right_of_group = None, dict[int, Measured]()
-    if judged["group"].nunique() >= MIN_MISSED:
+    if by_answer["group"].nunique() >= MIN_MISSED:
         shared = gold.named.of(over.index.tolist())
         share = functools.partial(_share_right, gold=shared, name=gold.hash[:16])
         # With the answers of its own group, the outcome of an answer would decide its confidence.
-        right, right_of_group = share(judged), leave_groups_out(judged, share)
+        right, right_of_group = share(by_answer), leave_groups_out(by_answer, share)
     rows = {row["query_id"]: row for row in claims.to_dict("records")}
     by_query: dict[str, AnswerValues] = {}
     for answer in answers:
@@ -265,31 +265,31 @@ def weigh_answers(
 T = TypeVar("T")
 
 
-def _share_right(judged: pd.DataFrame, gold: SharedGold, name: str) -> Measured:
-    bounds = mean_interval(judged["right"].to_numpy(), gold.take(judged["place"].to_numpy()))
+def _share_right(rows: pd.DataFrame, gold: SharedGold, name: str) -> Measured:
+    bounds = mean_interval(rows["right"].to_numpy(), gold.take(rows["place"].to_numpy()))
     value, low, high, _ = (float(end[0]) for end in bounds)
     return Measured(
         value=value,
         dataset=f"answers over missed retrievals, gold {name}",
-        n=len(judged),
+        n=len(rows),
         ci_low=low,
         ci_high=high,
         measured_at=dt.datetime.now(dt.UTC),
     )
 
 
-def leave_groups_out(judged: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
-    """Compute a value for each group of `judged` (right, group) from the rows of other groups.
+def leave_groups_out(rows: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
+    """Compute a value for each group of `rows` (right, group) from the rows of other groups.
 
     Groups of a single row share the computation with those of an equal one.
     """
-    totals = judged.groupby("group")["right"].agg(["sum", "count"])
+    totals = rows.groupby("group")["right"].agg(["sum", "count"])
     kind_of = {
         group: ("alone", right) if count == 1 else ("group", group)
         for group, right, count in totals.itertuples()
     }
     example = {kind: group for group, kind in kind_of.items()}
-    by_kind = {kind: share(judged[judged["group"] != group]) for kind, group in example.items()}
+    by_kind = {kind: share(rows[rows["group"] != group]) for kind, group in example.items()}
     return {group: by_kind[kind] for group, kind in kind_of.items()}
 
 

@@ -93,12 +93,12 @@ class Derived(StrictRecord):
         if isinstance(value, dict) and all(isinstance(part, TYPES) for part in value.values()):
             return value
         if not isinstance(value, list) or not all(
-            isinstance(one, dict) and one.keys() == {"name", "confidence"} for one in value
+            isinstance(item, dict) and item.keys() == {"name", "confidence"} for item in value
         ):
             raise ValueError("the inputs are a list, each with a name and a confidence")
-        if len({str(one["name"]) for one in value}) < len(value):
+        if len({str(item["name"]) for item in value}) < len(value):
             raise ValueError("every input has a name of its own")
-        return {one["name"]: one["confidence"] for one in value}
+        return {item["name"]: item["confidence"] for item in value}
 
     @field_validator("inputs")
     @classmethod

@@ -136,9 +136,9 @@ class CorpusWords:
         """Latent vectors of chunks, unit or zero [n_chunks, d]."""
         return self._basis[0]
 
-    def aims(self, known: "csr_array") -> Float32Array:
+    def aims(self, terms: "csr_array") -> Float32Array:
         """Give the idf-weighted mean of the vectors of each question's terms, unit or zero."""
-        weights = known.copy()
+        weights = terms.copy()
         weights.data = self.space.idf[weights.indices].astype(np.float32)
         return _unit(np.asarray(weights @ self.term_vectors, dtype=np.float32))
 
@@ -313,14 +313,14 @@ def best(scores: FloatArray, most: int) -> list[list[int]]:
 
 
 def _choose_terms(
-    known: "csr_array", columns: IntArray, score: Callable[[slice], FloatArray], most: int
+    terms: "csr_array", columns: IntArray, score: Callable[[slice], FloatArray], most: int
 ) -> list[list[int]]:
     """Choose the best scored terms of `columns` that each question lacks, at most `most`."""
     added: list[list[int]] = []
-    for start in range(0, known.shape[0], BLOCK):
+    for start in range(0, terms.shape[0], BLOCK):
         part = slice(start, start + BLOCK)
         scores = score(part)
-        scores[known[part][:, columns].toarray() > 0] = 0.0
+        scores[terms[part][:, columns].toarray() > 0] = 0.0
         added += [columns[chosen].tolist() for chosen in best(scores, most)]
     return added
 

@@ -99,10 +99,10 @@ def _name_words(
     return ", ".join(f"“{quoted(word, WORD_CHARS)}”" for word in chosen)
 
 
-def _describe(name: ExpansionName, extent: float, k: int, named: str) -> str:
-    """Describe a gap of an extent in [0, 1]; `named` are quoted words or empty."""
+def _describe(name: ExpansionName, extent: float, k: int, terms: str) -> str:
+    """Describe a gap of an extent in [0, 1]; `terms` are quoted words or empty."""
     share = f"{100 * extent:.0f} %"
-    words = f": {named}" if named else ""
+    words = f": {terms}" if terms else ""
     return {
         "synonym": f"the first {k} results lack {share} of the question's words, weighted by"
         f" rarity{words}",

@@ -41,18 +41,18 @@ class Parts(NamedTuple):
         return np.asarray(np.minimum(0.9, total), dtype=np.float64)
 
 
-def read_parts(similarity: FloatArray, held: BoolArray, n_words: IntArray) -> Parts:
+def read_parts(similarity: FloatArray, has_chunk: BoolArray, n_words: IntArray) -> Parts:
     """Compute the parts of the formula.
 
-    `similarity` [n, k] are scores in [0, 1] where `held`. `n_words` [n] counts the distinct content
-    words of each question.
+    `similarity` [n, k] are scores in [0, 1] where `has_chunk`. `n_words` [n] counts the distinct
+    content words of each question.
     """
-    in_tail = (held & (similarity >= LOW) & (similarity < HIGH)).sum(axis=1)
-    count = held.sum(axis=1)
+    in_tail = (has_chunk & (similarity >= LOW) & (similarity < HIGH)).sum(axis=1)
+    count = has_chunk.sum(axis=1)
     density = np.where(count > 0, in_tail / np.maximum(count, 1), DENSEST)
     return Parts(
         np.minimum(density, DENSEST),
-        np.asarray((held & (similarity > LOW) & (similarity < HIGH)).sum(axis=1)),
+        np.asarray((has_chunk & (similarity > LOW) & (similarity < HIGH)).sum(axis=1)),
         np.minimum(1.0, n_words / 10),
     )
 
@@ -115,9 +115,9 @@ BLOCK = 1000
 """Questions compared at once, because the products of a large gold set may not fit in memory."""
 
 
-def _shrink(misses: FloatArray, judged: IntArray) -> FloatArray:
+def _shrink(misses: FloatArray, n: IntArray) -> FloatArray:
     """Draw the observed miss rate of few questions towards HISTORY, [n]."""
-    return np.asarray((misses + STRENGTH * HISTORY) / (judged + STRENGTH))
+    return np.asarray((misses + STRENGTH * HISTORY) / (n + STRENGTH))
 
 
 def _describe_history(missed: Sequence[bool]) -> tuple[float, Confidence]:
@@ -141,7 +141,7 @@ class JudgedTexts(NamedTuple):
 
 
 def similar_history(
-    texts: Sequence[str], groups: Sequence[str], judged: JudgedTexts
+    texts: Sequence[str], groups: Sequence[str], past: JudgedTexts
 ) -> tuple[FloatArray, IntArray]:
     """Compute the history of n questions, and the number of similar judged questions behind it.
 
@@ -152,14 +152,13 @@ def similar_history(
     from scipy.sparse import csr_array
 
     analyzer, n = Analyzer(), len(texts)
-    rows = [sorted(set(row)) for row in analyzer.index([*texts, *judged.texts])]
+    rows = [sorted(set(row)) for row in analyzer.index([*texts, *past.texts])]
     n_terms = len(analyzer.vocabulary)
     words = csr_array(count_matrix(rows, n_terms), shape=(len(rows), n_terms))
     sizes, judged_words = np.array([len(row) for row in rows]), words[n:].T.tocsr()
-    codes = {group: code for code, group in enumerate(dict.fromkeys([*groups, *judged.groups]))}
+    codes = {group: code for code, group in enumerate(dict.fromkeys([*groups, *past.groups]))}
     group, judged_group = (
-        np.array([codes[name] for name in names], dtype=np.int64)
-        for names in (groups, judged.groups)
+        np.array([codes[name] for name in names], dtype=np.int64) for names in (groups, past.groups)
     )
     misses, counts = np.zeros(n), np.zeros(n, dtype=np.int64)
     for start in range(0, n, BLOCK):
@@ -168,7 +167,7 @@ def similar_history(
         union = sizes[at] + sizes[n + other] - common.data
         chosen = (common.data >= SIMILAR * union) & (group[at] != judged_group[other])
         at, other = at[chosen], other[chosen]
-        misses += np.bincount(at, judged.missed[other], minlength=n)
+        misses += np.bincount(at, past.missed[other], minlength=n)
         counts += np.bincount(at, minlength=n)
     return _shrink(misses, counts), counts
 

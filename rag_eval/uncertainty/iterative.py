@@ -457,22 +457,22 @@ class _Rounds:
         steps |= {"confidence_after": self.confidence[places], "basis": self.basis}
         self.steps.append(steps)
 
-    def _count_unique(self, found: Ranking, places: IntArray) -> IntArray:
+    def _count_unique(self, new: Ranking, places: IntArray) -> IntArray:
         """Count the retrieved chunks that no earlier list of the question has, [len(places)]."""
         earlier = np.concatenate([part.rows[places] for part in self.lists], axis=1).astype(
             np.int64
         )
-        width = int(max(earlier.max(initial=0), found.rows.max(initial=0))) + 1
+        width = int(max(earlier.max(initial=0), new.rows.max(initial=0))) + 1
         offset = np.arange(len(places), dtype=np.int64)[:, None] * width
-        is_new = found.has_chunk & ~np.isin(offset + found.rows, (offset + earlier)[earlier >= 0])
+        is_new = new.has_chunk & ~np.isin(offset + new.rows, (offset + earlier)[earlier >= 0])
         return np.asarray(is_new.sum(axis=1))
 
-    def _merge(self, found: Ranking, places: IntArray, weights: FloatArray) -> None:
+    def _merge(self, new: Ranking, places: IntArray, weights: FloatArray) -> None:
         """Merge the lists of expansions into the lists of their questions, and estimate anew."""
-        self.lists.append(_spread(found, places, len(self.asked)))
+        self.lists.append(_spread(new, places, len(self.asked)))
         column = np.zeros(len(self.asked))
         # an empty or failed list gets weight 0, so that it does not lower the merged scores
-        has_list = found.has_chunk.any(axis=1)
+        has_list = new.has_chunk.any(axis=1)
         column[places] = np.where(has_list, weights * self.first_miss[places], 0.0)
         self.weights = np.column_stack([self.weights, column])
         fused = _merge(self.lists, self.weights, self.ranking.rows.shape[1])

@@ -135,12 +135,12 @@ def judge_status(
     return Standing(status=status, discounts=discounts, conditions=conditions)
 
 
-def _condition(status: Status, name: str, met: bool, found: str, needed: str) -> Condition:  # noqa: FBT001 - the columns of a condition
-    return Condition(name=name, met=met, found=found, needed=needed, status=status)
+def _condition(status: Status, name: str, met: bool, value: str, needed: str) -> Condition:  # noqa: FBT001 - the columns of a condition
+    return Condition(name=name, met=met, found=value, needed=needed, status=status)
 
 
-def _at_least(status: Status, name: str, found: int, needed: int) -> Condition:
-    return _condition(status, name, found >= needed, str(found), f"at least {needed}")
+def _at_least(status: Status, name: str, count: int, needed: int) -> Condition:
+    return _condition(status, name, count >= needed, str(count), f"at least {needed}")
 
 
 def _count_conditions(
