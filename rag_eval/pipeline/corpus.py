@@ -87,9 +87,9 @@ class CorpusSnapshot(Result):
 
     def report_part(self, _: Work) -> dict[str, Any]:
         """Give the identity and the size of the corpus."""
-        about = self.about
-        facts = {name: getattr(about, name) for name in ("n_documents", "loader", "masked")}
-        return {"index": {"rev": about.corpus_rev, "corpus_rev": about.corpus_rev, **facts}}
+        corpus = self.about
+        sizes = {name: getattr(corpus, name) for name in ("n_documents", "loader", "masked")}
+        return {"index": {"rev": corpus.corpus_rev, "corpus_rev": corpus.corpus_rev, **sizes}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,14 +331,14 @@ def judge_evidence(
             inputs.allowed,
             about_injection=config.about_injection,
         )
-    about = TrustFacts(
+    summary = TrustFacts(
         as_of=day.isoformat(),
         rules_version=RuleSet.load().version,
         manifest=inputs.manifest,
         notes=[*inputs.notes, *([] if corpus_snapshot.layout is None else [LEFT_OUT])],
     )
     return EvidenceTrust(
-        trust=trust, findings=findings, about=about, titles=across.key, terms=terms
+        trust=trust, findings=findings, about=summary, titles=across.key, terms=terms
     )
 
 
@@ -571,7 +571,7 @@ def resolve_gold_set(
     # Recorded outputs do not say whether the corpus answers a question. Only a flag says so.
     flags = gold.places["has_flag"].to_numpy(dtype=bool) | is_known
     with_gold = {*gold.judgements["query_id"], *gold.anchors["query_id"]}
-    about = GoldFacts(
+    facts = GoldFacts(
         name=evaluation.config.name,  # its kept runs go by this name too
         version=str(gold.version),
         hash=gold.gold_hash,
@@ -596,7 +596,7 @@ def resolve_gold_set(
         answerable_known=flags,
         overrides=dict(gold.overrides),
         layout=gold.layout,
-        about=about,
+        about=facts,
         blocked=blocked,
     )
 

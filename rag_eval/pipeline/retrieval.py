@@ -129,33 +129,33 @@ class StrategyRun(Result):
 
     def report_part(self, work: Work) -> dict[str, Any]:
         """Give the strategy without its measures, and the warnings about its file of outputs."""
-        about, spec = self.about, work.config.strategy(self.about.name)
+        facts, spec = self.about, work.config.strategy(self.about.name)
         price = spec.question_price(work.settings.price_per_1k_embedding_tokens)
         same = "name kind index_hash embed_model n_runs n_empty n_failed first_failure".split()
         part: dict[str, object] = {
-            **{name: getattr(about, name) for name in same},
+            **{name: getattr(facts, name) for name in same},
             "configuration": _describe_configuration(spec),
             "rerank": spec.rerank.kind if spec.rerank else None,
-            "seeds": {"configured": list(work.config.seeds), "matter": about.seed_matters},
+            "seeds": {"configured": list(work.config.seeds), "matter": facts.seed_matters},
             "latency_ms": self.timing.latency_ms,
-            "cost_per_1k": round(price * about.query_tokens, 6),
+            "cost_per_1k": round(price * facts.query_tokens, 6),
         }
         if self.has_own_units:
             levels = {
-                level: {"measured": False, "reason": about.unmeasured[level]}
-                if level in about.unmeasured
+                level: {"measured": False, "reason": facts.unmeasured[level]}
+                if level in facts.unmeasured
                 else {"measured": True}
                 for level in get_args(Level)
             }
-            part |= {"source": about.source, "failures": about.failures, "levels": levels}
-            part |= {"notes": about.notes, "why": NOT_SEEN, "cost_per_1k": None}
-        embed_model = "" if self.has_own_units else about.embed_model
-        identity = {"index_hash": about.index_hash, "embed_model": embed_model}
+            part |= {"source": facts.source, "failures": facts.failures, "levels": levels}
+            part |= {"notes": facts.notes, "why": NOT_SEEN, "cost_per_1k": None}
+        embed_model = "" if self.has_own_units else facts.embed_model
+        identity = {"index_hash": facts.index_hash, "embed_model": embed_model}
         return {
-            "strategies": {about.name: part},
-            "index": {"strategies": {about.name: identity}},
-            "reused": {"runs": {about.name: self.artifact.reused}},
-            "gold": {"warnings": about.warnings},
+            "strategies": {facts.name: part},
+            "index": {"strategies": {facts.name: identity}},
+            "reused": {"runs": {facts.name: self.artifact.reused}},
+            "gold": {"warnings": facts.warnings},
         }
 
     @property
@@ -285,7 +285,7 @@ def retrieve(
             advance(len(texts))
     seconds, failed = time.perf_counter() - started, failed_frame(rankings)
     steered_by = strategy.steered_by if isinstance(strategy, IterativeStrategy) else ""
-    about = RunFacts(
+    facts = RunFacts(
         index_hash=strategy.index_hash,
         embed_model=strategy.embed_model,
         name=spec.name,
@@ -293,9 +293,12 @@ def retrieve(
         seeds=seeds,
         seed_matters=spec.seed_matters,
         n_runs=len(texts) * len(seeds),
-        n_empty=int(sum((found.rows[:, 0] < 0).sum() for found in rankings.values())) - len(failed),
+        n_empty=int(sum((ranked.rows[:, 0] < 0).sum() for ranked in rankings.values()))
+        - len(failed),
         n_failed=len(failed),
-        first_failure=next((found.failure for found in rankings.values() if found.failure), None),
+        first_failure=next(
+            (ranked.failure for ranked in rankings.values() if ranked.failure), None
+        ),
         rerank_model=opened.index.rerank_model(strategy.spec),
         query_tokens=_mean_tokens(texts),
         steered_by=steered_by,
@@ -308,7 +311,7 @@ def retrieve(
         failed=failed,
         expansions=None if last is None else last.steps,
         rounds=None if last is None else _stacked(last.rounds),
-        about=about,
+        about=facts,
         timing=RunTiming(latency, seconds),
     )
 
@@ -359,21 +362,21 @@ def read_ranking(frame: pd.DataFrame, seed: int, n: int, depth: int) -> Ranking:
     """Read one seed of a RUN frame as a ranking of n variants."""
     part, nothing = frame[frame["seed"] == seed], np.zeros((n, depth))
     rows = np.full((n, depth), -1, dtype=np.int32)
-    found = ranking(rows, nothing, nothing, np.zeros(n, dtype=np.int64))
+    empty = ranking(rows, nothing, nothing, np.zeros(n, dtype=np.int64))
     place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
     for array, column in (
-        (found.rows, "chunk"),
-        (found.raw, "score_raw"),
-        (found.norm, "score_norm"),
-        (found.k_pos, "k_pos"),
-        (found.rerank, "rerank_score"),
+        (empty.rows, "chunk"),
+        (empty.raw, "score_raw"),
+        (empty.norm, "score_norm"),
+        (empty.k_pos, "k_pos"),
+        (empty.rerank, "rerank_score"),
     ):
         array[place] = part[column].to_numpy()
     return dataclasses.replace(
-        found,
-        raw=np.nan_to_num(found.raw),
-        norm=np.nan_to_num(found.norm),
-        candidates=found.has_chunk.sum(axis=1).astype(np.int64),
+        empty,
+        raw=np.nan_to_num(empty.raw),
+        norm=np.nan_to_num(empty.norm),
+        candidates=empty.has_chunk.sum(axis=1).astype(np.int64),
     )
 
 
@@ -432,7 +435,7 @@ def _run_external(
             seeds=list(rankings),
             seed_matters=False,
             n_runs=int(placed.ran.sum()),
-            n_empty=sum(isinstance(one, Retrieved) and not one.items for one in outcomes),
+            n_empty=sum(isinstance(reply, Retrieved) and not reply.items for reply in outcomes),
             n_failed=failures.total(),
             first_failure=placed.ranking.failure,
             rerank_model="",
@@ -478,18 +481,18 @@ def _unmeasured_levels(placed: Placed) -> dict[Level, str]:
     Documents can always be judged, because an unknown document is not relevant.
     """
     retrieved = placed.units.iloc[placed.ranking.rows[placed.ranking.has_chunk]]
-    known = retrieved[retrieved["known"]]
+    in_corpus = retrieved[retrieved["known"]]
     parts: tuple[tuple[Level, str, pd.Series], ...] = (
-        ("section", "section", known["section_id"] == ""),
-        ("span", "place in its document", known["start"] < 0),
+        ("section", "section", in_corpus["section_id"] == ""),
+        ("span", "place in its document", in_corpus["start"] < 0),
     )
     reasons: dict[Level, str] = {}
     for level, what, lacks in parts:
-        if known.empty:
+        if in_corpus.empty:
             reasons[level] = UNPLACED.format(what=what)
-        elif lacks.sum() > (1 - PLACED_SHARE) * len(known):
+        elif lacks.sum() > (1 - PLACED_SHARE) * len(in_corpus):
             reasons[level] = TOO_FEW_PLACED.format(
-                what=what, n=int(lacks.sum()), all=len(known), share=PLACED_SHARE
+                what=what, n=int(lacks.sum()), all=len(in_corpus), share=PLACED_SHARE
             )
     return reasons
 

@@ -87,7 +87,7 @@ class Outcome:
 def evaluate(evaluation: Evaluation) -> Outcome:
     """Run all stages of one gold set. An InputError leaves the reports as they were."""
     runner = open_runner(evaluation)
-    seconds = {result.node: result.seconds for result in runner.run()}
+    seconds = {step.node: step.seconds for step in runner.run()}
     written, recorded = runner.get(MetricsReport), runner.get(MlflowRecord)
     return Outcome(
         evaluation.config.name,
