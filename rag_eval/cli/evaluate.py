@@ -281,8 +281,8 @@ def run(
             if value
         ]
         if len(sources) > 1:
-            message, found = f"give {' or '.join(sources)}, not both", " and ".join(sources)
-            raise InputError.of("bad_arguments", message, field=sources[-1], found=found)
+            message, both = f"give {' or '.join(sources)}, not both", " and ".join(sources)
+            raise InputError.of("bad_arguments", message, field=sources[-1], found=both)
         if recorded is not None:
             from rag_eval.pipeline.opening import open_recorded
 

@@ -105,8 +105,8 @@ def view(
         bound = listen(host, VIEW_PORT if port is None else port)
         with bound:
             loopback, address = is_loopback(bound), address_of(bound)
-            given = None if settings.view_token is None else settings.view_token.get_secret_value()
-            token, made = choose_token(given, token_file, needed=not loopback)
+            token = None if settings.view_token is None else settings.view_token.get_secret_value()
+            token, is_new = choose_token(token, token_file, needed=not loopback)
             application = create_app(
                 settings,
                 read_only=read_only,
@@ -117,9 +117,9 @@ def view(
             )
 
             def ready() -> None:
-                link = f"{address}?token={token}" if made else address
+                link = f"{address}?token={token}" if is_new else address
                 typer.echo(f"evidence viewer of {settings.home}: {link}")
-                if made:
+                if is_new:
                     typer.echo("the link holds the access token and is shown only here")
                 elif token is not None:
                     typer.echo(f"sign in once at {address}?token=... with your access token")

@@ -45,12 +45,12 @@ def allow(
     with report_errors():
         from rag_eval.core.errors import InputError
 
-        named = {"--document": document, "--page": page}
-        choices = [(option, value) for option, value in named.items() if value is not None]
+        filters = {"--document": document, "--page": page}
+        choices = [(option, value) for option, value in filters.items() if value is not None]
         if len(choices) != 1:
-            message, found = "one of two options names the documents", f"{len(choices)} of them"
+            message, number = "one of two options names the documents", f"{len(choices)} of them"
             accepted = "--document or --page"
-            raise InputError.of("bad_choice", message, found=found, accepted=accepted)
+            raise InputError.of("bad_choice", message, found=number, accepted=accepted)
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.trust_commands import allow_documents
 

@@ -487,7 +487,7 @@ def _find(text: str, names: Names, n_sources: int | None) -> tuple[_Found, Mappi
     pieces: list[str] = []
     placed: list[tuple[int, bool, list[Range]]] = []
     length = last = 0
-    for mark in itertools.takewhile(lambda one: one.start < end, marks):
+    for mark in itertools.takewhile(lambda mark: mark.start < end, marks):
         low = mark.start - _LOOK_BACK
         before = text[low : mark.start] if low > 0 else f"\n{text[: mark.start]}"
         following = text[mark.end : mark.end + _LOOK_BACK]
@@ -506,9 +506,9 @@ def _find(text: str, names: Names, n_sources: int | None) -> tuple[_Found, Mappi
             piece += " "
         pieces.append(piece)
         length += len(piece)
-    rest = text[last:end] if end == len(text) else text[last:end].rstrip()
-    plain = "".join([*pieces, rest])
-    return _Found(plain, placed, [one for place, one in unread if place < end]), resolved
+    end_text = text[last:end] if end == len(text) else text[last:end].rstrip()
+    plain = "".join([*pieces, end_text])
+    return _Found(plain, placed, [marker for place, marker in unread if place < end]), resolved
 
 
 def remove_marks(text: str) -> str:

@@ -22,10 +22,10 @@ def spell_number(number: str) -> str:
         number = "".join(char if char in ".," else str(unicodedata.digit(char)) for char in number)
     if _GROUPED.fullmatch(number):
         return re.sub(r"[.,]", "", number)
-    whole, point, rest = number.replace(",", ".").partition(".")
+    whole, point, decimals = number.replace(",", ".").partition(".")
     whole = whole.lstrip("0") or "0"
-    rest = rest if "." in rest else rest.rstrip("0")
-    return f"{whole}.{rest}" if point and rest else whole
+    decimals = decimals if "." in decimals else decimals.rstrip("0")
+    return f"{whole}.{decimals}" if point and decimals else whole
 
 
 def numbers(text: str) -> list[str]:

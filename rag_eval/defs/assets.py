@@ -157,7 +157,7 @@ def _make_asset(
                 yield dg.MaterializeResult(metadata=NOT_MATERIALIZED, check_results=results)
                 return
             try:
-                made = runner.one(node)
+                outcome = runner.one(node)
             except InputError as error:
                 if guard is None or error.is_outage:  # no check is about a store
                     raise
@@ -166,8 +166,8 @@ def _make_asset(
                     raise
                 yield judged_error
                 return
-            shown = describe(runner, made)
-            message = made.stage.failure(made.result)
+            shown = describe(runner, outcome)
+            message = outcome.stage.failure(outcome.result)
             if message:
                 del runner.made[node]  # a retry must not find the failed result
                 raise dg.Failure(
@@ -183,21 +183,21 @@ def _make_asset(
             results = [] if guard is None else [guard.judge(runner, shown, spec.key)]
             yield dg.MaterializeResult(
                 metadata=to_metadata(shown),
-                data_version=dg.DataVersion(made.result.id),
+                data_version=dg.DataVersion(outcome.result.id),
                 check_results=results,
             )
 
     return step
 
 
-def describe(runner: Runner, made: Made) -> Shown:
+def describe(runner: Runner, outcome: Made) -> Shown:
     """Describe a stored result for people, with its corpus and gold set."""
     shown = {
-        "reused": made.reused,
-        **summarize(made.result.describe()),
-        "artifact": made.result.artifact.address,
+        "reused": outcome.reused,
+        **summarize(outcome.result.describe()),
+        "artifact": outcome.result.artifact.address,
     }
-    below = runner.ancestors(made.node)
+    below = runner.ancestors(outcome.node)
     if Node("corpus_snapshot") in below:
         shown["rev"] = runner.get(CorpusSnapshot).about.corpus_rev
     if Node("gold_variants") in below:

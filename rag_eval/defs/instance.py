@@ -100,16 +100,16 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
     runner, count, name = open_runner(evaluation), 0, evaluation.config.name
     prefix = evaluation.settings.asset_key_prefix
     with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
-        for made in runner.made.values():
-            if made.stage.failure(made.result):
+        for outcome in runner.made.values():
+            if outcome.stage.failure(outcome.result):
                 continue  # the job does not materialize a failed stage either
-            shown = {**describe(runner, made), "started_from": "command line"}
+            shown = {**describe(runner, outcome), "started_from": "command line"}
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(
-                    asset_key=asset_key(made.node, prefix),
+                    asset_key=asset_key(outcome.node, prefix),
                     partition=name,
                     metadata=to_metadata(shown),
-                    tags={DATA_VERSION: made.result.id, CODE_VERSION: code_version()},
+                    tags={DATA_VERSION: outcome.result.id, CODE_VERSION: code_version()},
                 )
             )
             count += 1
@@ -120,15 +120,15 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
             record_night(instance, nights_key(prefix), name, night, to_metadata(shown))
         )
         key, gates = asset_key(Node(REPORT), prefix), check_names(evaluation.config)
-        for found in gate_results(runner.get(MetricsReport).report, gates, key):
+        for check in gate_results(runner.get(MetricsReport).report, gates, key):
             instance.report_runless_asset_event(
                 dg.AssetCheckEvaluation(
                     asset_key=key,
-                    check_name=str(found.check_name),
-                    passed=found.passed,
-                    severity=found.severity,
-                    description=found.description,
-                    metadata={**found.metadata, "gold_set": name},
+                    check_name=str(check.check_name),
+                    passed=check.passed,
+                    severity=check.severity,
+                    description=check.description,
+                    metadata={**check.metadata, "gold_set": name},
                 )
             )
     return count

@@ -100,8 +100,8 @@ class QdrantSource(EngineSource):
         info = self._call(lambda client: client.get_collection(self.index))
         count = self._call(lambda client: client.count(self.index, self._filter(), exact=True))
         vectors = info.config.params.vectors
-        named = vectors.get(self.fields.vector) if isinstance(vectors, dict) else vectors
-        self._sign = -1 if named is not None and named.distance in _SMALLER_IS_NEARER else 1
+        vector = vectors.get(self.fields.vector) if isinstance(vectors, dict) else vectors
+        self._sign = -1 if vector is not None and vector.distance in _SMALLER_IS_NEARER else 1
         settings = [info.config.model_dump(mode="json"), sorted(info.payload_schema)]
         return {"settings_hash": digest(settings), "n_documents": count.count}
 
