@@ -281,7 +281,7 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
         No run or several runs have this name, or the run cannot be read.
     """
     path = Path(name)
-    if name and (path.suffix == ".json" or path.is_dir()):
+    if name and (path.suffix == ".json" or (path / REPORT_FILE).is_file()):
         path = path / REPORT_FILE if path.is_dir() else path
         report = whole_report(read_object(path), path)
         return make_record(report.gold.name, {}, report.dump(), path.absolute())

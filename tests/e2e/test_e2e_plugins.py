@@ -22,7 +22,7 @@ def test_findings_and_new_texts_reach_the_report_and_an_early_end_its_event(
     monkeypatch.syspath_prepend(tmp_path)
     text = CONFIG.replace("top_k: 5}", "top_k: 5, postprocessors: [{name: tag, times: 2}]}")
     project.write("gold_set.yaml", text)
-    output = project.run().output
+    project.run()
     answered = [row for row in project.lines("answers.jsonl") if row["outcome"] == "answered"]
     assert answered
     for row in answered:
@@ -32,7 +32,6 @@ def test_findings_and_new_texts_reach_the_report_and_an_early_end_its_event(
         assert "ann@example.org" not in finding["text"]
     n = 2 * len(answered)
     assert project.report()["answers"]["findings"] == {"tag.secret": n}
-    assert f"findings: {n} tag.secret" in output
     assert "event=question.postprocessed" in project.text("events.log")
 
     project.write("gold_set.yaml", text.replace("top_k: 5", "strict_fail_on_empty_evidence: true"))
