@@ -207,16 +207,47 @@ def models(root: type[BaseModel], *, given: bool = True) -> str:
     schema = root.model_json_schema()
     loaded = all_models(BaseModel)
     parts = {root.__name__: schema, **schema.get("$defs", {})}
-    sections = []
+    sections, first = [], dict[tuple[str, ...], str]()
     for name in reachable(root.__name__, parts):
         rows = field_rows(name, parts, attribute_texts(loaded[name]))
         text = cell(parts[name].get("description", ""))
+        if given and (tag := tag_of(parts[name])):
+            text, rows = without_shared(name, text, tag, rows, first)
         if given:
-            body = table("key|values|default|meaning", rows)
+            body = table("key|values|default|meaning", rows) if rows else ""
         else:
             body = table("field|values|meaning", [[row[0], row[1], row[3]] for row in rows])
         sections.append(f"## {title(name)}\n\n{text}\n\n{body}")
     return rename("\n".join(sections), {root.__name__: "Top level", **chosen_names(parts)})
+
+
+def tag_of(part: Schema) -> str:
+    """Return the key by which a configuration chooses a part; empty for a part without one."""
+    fields = part.get("properties", {})
+    return next((tag for tag in ("kind", "loader") if "const" in fields.get(tag, {})), "")
+
+
+def without_shared(
+    name: str, text: str, tag: str, rows: list[list[str]], first: dict[tuple[str, ...], str]
+) -> tuple[str, list[list[str]]]:
+    """Leave out the row of the tag, and rows that stand in the table of an earlier part.
+
+    `first` maps a row to the first part that has it. The text names the rows that are left out.
+    """
+    left: dict[str, list[str]] = {}
+    here = []
+    for row in rows:
+        if row[0] == f"`{tag}`":
+            continue
+        owner = first.setdefault((tag, *row), name)
+        if owner == name:
+            here.append(row)
+        else:
+            left.setdefault(owner, []).append(row[0])
+    also = "".join(
+        f" Also {', '.join(keys)} of [{owner}](#{owner.lower()})." for owner, keys in left.items()
+    )
+    return f"{text}{also}", here
 
 
 def chosen_names(parts: Mapping[str, Schema]) -> dict[str, str]:
