@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import pandas as pd
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from rag_eval.core.config import SignatureState
 from rag_eval.core.errors import InputError, ProblemList, quoted, refuse
@@ -21,10 +21,7 @@ from rag_eval.storage.hashing import canonical_json, text_hash
 from rag_eval.storage.home import Home
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 # ---- Checking
 
@@ -36,34 +33,23 @@ class Signature(NamedTuple):
     data: bytes
 
 
-def _load_keys(keys: Mapping[str, str]) -> "dict[str, Ed25519PublicKey]":
-    """Load public keys by name, each 32 bytes in base64; InputError names a bad key."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    loaded = {}
-    for name, text in keys.items():
-        try:
-            loaded[name] = Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
-        except ValueError as error:
-            field, accepted = f"trust.keys.{quoted(name)}", "32 bytes in base64"
-            message = "not an Ed25519 public key"
-            raise InputError.of("bad_key", message, field=field, accepted=accepted) from error
-    return loaded
-
-
 def verify(
     documents: Mapping[str, bytes], signatures: Mapping[str, Signature], keys: Mapping[str, str]
 ) -> dict[str, SignatureState]:
     """Return the state of the signature of every document, by doc_id.
 
-    `keys` holds the key of every signature. A signature without a key name is valid if any key
-    verifies it. Raises InputError for a bad key.
+    `keys` (name -> base64) holds the key of every signature. A signature without a key name is
+    valid if any key verifies it.
     """
     from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    loaded = _load_keys(keys)
+    loaded = {
+        name: Ed25519PublicKey.from_public_bytes(base64.b64decode(text))
+        for name, text in keys.items()
+    }
 
-    def holds(key: "Ed25519PublicKey", signature: bytes, data: bytes) -> bool:
+    def holds(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
         try:
             key.verify(signature, data)
         except InvalidSignature:
@@ -84,15 +70,21 @@ def verify(
 _MAX_KEY_BYTES = 10_000
 
 
+def _read_whole(path: Path, limit: int) -> str:
+    """Read a small file; InputError for a missing, long or malformed one."""
+    problems = ProblemList()
+    text = read_text(path, problems, limit) or ""
+    problems.raise_errors()
+    return text
+
+
 def read_private_key(path: Path) -> "Ed25519PrivateKey":
     """Read a private key in PEM (PKCS 8). Raises InputError, which does not quote the key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    problems = ProblemList()
-    text = read_text(path, problems, _MAX_KEY_BYTES) or ""
-    problems.raise_errors()
+    text = _read_whole(path, _MAX_KEY_BYTES)
     try:
         key = serialization.load_pem_private_key(text.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -152,18 +144,16 @@ def format_signature(doc_id: str, key: str, signature: str) -> str:
 
 def read_signatures(path: Path, keys: Collection[str]) -> dict[str, Signature]:
     """Read the signatures file by doc_id. Raises InputError with every unusable line."""
-    problems, file = ProblemList(), str(path)
+    problems = ProblemList()
     signatures: dict[str, Signature] = {}
     for line, row in read_rows(path, _Line, problems):
         if row.key not in keys:
             accepted = f"a name of trust.keys: {', '.join(sorted(keys)) or 'there is none'}"
             message, shown = "the configuration names no such key", quoted(row.key)
-            problems.add(
-                "unknown_key", message, file=file, line=line, found=shown, accepted=accepted
-            )
+            problems.add("unknown_key", message, path, line=line, found=shown, accepted=accepted)
         if row.doc_id in signatures:
             message, shown = "the document has a signature on an earlier line", quoted(row.doc_id)
-            problems.add("duplicate_id", message, file=file, line=line, found=shown)
+            problems.add("duplicate_id", message, path, line=line, found=shown)
         signatures[row.doc_id] = Signature(row.key, row.signature)
     problems.raise_errors()
     return signatures
@@ -187,15 +177,6 @@ class ManifestFile(Part):
     created_at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
     documents: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
     """doc_id -> SHA-256 of the bytes in hex."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_version(cls, values: dict[str, object]) -> dict[str, object]:
-        if values.get("schema_version") == 1:
-            message = "a manifest of this form has no version, so its age cannot be told"
-            accepted = "2: delete the file, and write it anew with rag-eval trust sign"
-            raise refuse("old_manifest", message, accepted, "schema_version")
-        return values
 
 
 class VerifiedManifest(NamedTuple):
@@ -228,14 +209,13 @@ def signature_beside(manifest: Path) -> Path:
 
 def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
     """Raise InputError unless the signature beside the manifest holds for the bytes."""
-    beside, problems = signature_beside(path), ProblemList()
+    beside = signature_beside(path)
     if not beside.exists():
         # Refuse a missing signature, because an attacker could change the manifest and delete it.
         message = "keys are configured and the manifest is not signed"
         accepted = f"rag-eval trust sign --key writes {beside.name} beside it"
         raise InputError.of("unsigned_manifest", message, path, accepted=accepted)
-    text = (read_text(beside, problems, _MAX_SIDECAR_BYTES) or "").strip()
-    problems.raise_errors()
+    text = _read_whole(beside, _MAX_SIDECAR_BYTES).strip()
     try:
         state = verify({"": data}, {"": Signature("", _decode(text))}, keys)[""]
     except ValueError:
@@ -254,9 +234,7 @@ def read_manifest(path: Path, keys: Mapping[str, str]) -> VerifiedManifest:
     Raises InputError for a missing or malformed file, and for a signature that is missing or does
     not hold.
     """
-    problems = ProblemList()
-    text = read_text(path, problems, _MAX_MANIFEST_BYTES) or ""
-    problems.raise_errors()
+    text, problems = _read_whole(path, _MAX_MANIFEST_BYTES), ProblemList()
     if keys:
         _check_signature(path, text.encode(), keys)
     values = parse_object(text)
@@ -276,15 +254,13 @@ def compare_manifest(
 
     Returns the state of each document, and the recorded doc_ids that the corpus lacks.
     """
-    doc_ids = sources["doc_id"].tolist()
-
-    def judge(doc_id: str, present: str) -> DocumentState:
-        if doc_id not in recorded:
-            return "not_in_manifest"
-        return "same" if recorded[doc_id] == present else "changed"
-
-    states = [judge(*row) for row in zip(doc_ids, sources["source_hash"], strict=True)]
-    return states, sorted(recorded.keys() - set(doc_ids))
+    present = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
+    state_of: dict[bool, DocumentState] = {True: "same", False: "changed"}
+    states: list[DocumentState] = [
+        state_of[recorded[doc_id] == source_hash] if doc_id in recorded else "not_in_manifest"
+        for doc_id, source_hash in present.items()
+    ]
+    return states, sorted(recorded.keys() - present.keys())
 
 
 # ---- Accepted manifests: a log in the home, where no attacker of the corpus can write
@@ -293,20 +269,15 @@ MANIFESTS = "manifests"
 """Folder of the home with a log for each gold set; a file is one acceptance."""
 
 
-class AcceptedManifest(Part):
-    """The acceptance of a manifest by a run, because it was newer.
-
-    `who` and `why` are of earlier versions, in which a person could accept an older one.
-    """
+class AcceptedManifest(Part, extra="ignore"):
+    """The acceptance of a manifest by a run, because it was newer."""
 
     version: int
     created_at: str
     sha256: str
     highest: int
-    """Highest version that was ever accepted."""
-    accepted_at: str
-    who: str = ""
-    why: str = ""
+    """Highest version that was ever accepted; above `version` where a person accepted an older
+    manifest, as earlier versions of this program allowed."""
 
 
 def last_accepted(home: Home, gold_set: str) -> tuple[int, AcceptedManifest | None]:
@@ -318,8 +289,7 @@ def last_accepted(home: Home, gold_set: str) -> tuple[int, AcceptedManifest | No
     if not names:
         return 0, None
     try:
-        number = int(Path(names[-1]).stem)
-        return number, AcceptedManifest.model_validate_json(home.read(names[-1]))
+        return int(Path(names[-1]).stem), AcceptedManifest.model_validate_json(home.read(names[-1]))
     except ValueError as error:  # pydantic's errors are subclasses of ValueError
         message = "changed after it was written; restore it from a backup"
         raise InputError.of("acceptance_damaged", message, home.address_of(names[-1])) from error
@@ -371,7 +341,6 @@ def accept_manifest(home: Home, gold_set: str, manifest: VerifiedManifest) -> Ac
             created_at=content.created_at,
             sha256=manifest.sha256,
             highest=content.version,
-            accepted_at=f"{dt.datetime.now(dt.UTC):{_MOMENT}}",
         )
         data = f"{canonical_json(acceptance.model_dump())}\n".encode()
         if home.create(f"{MANIFESTS}/{gold_set}/{number + 1:08d}.json", data):
