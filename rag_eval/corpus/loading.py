@@ -22,8 +22,14 @@ from rag_eval.corpus.chunking import (
     page_sections,
 )
 from rag_eval.corpus.markdown import rst_headings
-from rag_eval.corpus.masking import NAMES, domain_of, mask, mask_decoded, without_user
-from rag_eval.corpus.source import MAX_SHOWN_CHARS, author_hash, one_line
+from rag_eval.corpus.masking import NAMES, mask, mask_decoded
+from rag_eval.corpus.source import (
+    MAX_SHOWN_CHARS,
+    author_hash,
+    domain_of,
+    one_line,
+    without_user,
+)
 from rag_eval.storage.hashing import digest, lines_hash, text_hash
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

@@ -266,69 +266,6 @@ def mask(text: str) -> MaskedText:
     return MaskedText(text, counts)
 
 
-# ---- Addresses of documents: their domains, and their parts that may be shown
-
-MAX_DOMAIN_CHARS = 253
-"""Bound of the DNS (RFC 1035, section 2.3.4), without the root's dot."""
-
-_WEB = re.compile(r"(?:https?|ftp)://([^/?#]*)", re.IGNORECASE)
-_DOCSTRING = re.compile(r"(python:[A-Za-z_][A-Za-z0-9_]*)(?:\.|\Z)")
-_USER_INFO = re.compile(r"(?P<before>(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//)(?P<authority>[^/?#\\]*+)")
-_LABEL_OF_HOST = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-_HOST = re.compile(rf"{_LABEL_OF_HOST}(?:\.{_LABEL_OF_HOST})*")
-_AMBIGUOUS = re.compile("[\\s\\\\\x00-\x1f\x7f\u00df\u1e9e\u03c2\u200c\u200d]")
-"""Characters at which programs disagree about the host.
-
-A browser ends it at a backslash. IDNA 2003 (Python) and IDNA 2008 (browsers) encode some letters
-differently (RFC 5894)."""
-_ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")
-"""Escapes of printable ASCII only, so that a decoded address gains no line end."""
-
-
-def domain_of(source_url: str) -> str:
-    """Return the domain of an address; empty for an address without a domain.
-
-    For http, https and ftp, the domain is the host in lower case, without user, port and final dot.
-    Letters beyond ASCII are in xn-- form (RFC 3490). For `python:<package>.<name>`, the domain is
-    `python:<package>`. A host that programs read differently and an IPv6 address give an empty
-    domain, because they must not pass an allowlist.
-
-    Examples
-    --------
-    >>> domain_of("https://user@Docs.Example.ORG:8443/a"), domain_of("python:pandas.DataFrame")
-    ('docs.example.org', 'python:pandas')
-    """
-    address = source_url.strip()
-    docstring = _DOCSTRING.match(address)
-    if docstring:
-        return docstring[1]
-    web = _WEB.match(address)
-    if web is None or _AMBIGUOUS.search(web[1]):
-        return ""
-    try:
-        parts = urllib.parse.urlsplit(address)
-        _ = parts.port  # raises ValueError for what is no port
-        host = (parts.hostname or "").removesuffix(".").encode("idna").decode("ascii").lower()
-    except ValueError:
-        return ""
-    # Check the encoded name, because look-alikes of / and : are encoded as / and :.
-    return host if _HOST.fullmatch(host) and len(host) <= MAX_DOMAIN_CHARS else ""
-
-
-def without_user(source_url: str) -> str:
-    """Drop `user:password@` from an address, because it is no part of a document's place.
-
-    Examples
-    --------
-    >>> without_user("https://jane:secret@example.org/a@b")
-    'https://example.org/a@b'
-    """
-    match = _USER_INFO.match(source_url)
-    if match is None or "@" not in match["authority"]:
-        return source_url
-    return match["before"] + match["authority"].rpartition("@")[2] + source_url[match.end() :]
-
-
 # ---- Shown texts: always masked, even from an unmasked corpus, then cut to a snippet
 
 MAX_READ_CHARS = 40_000
@@ -341,6 +278,8 @@ IDS = frozenset(
 """Keys whose values are never masked, because people find things by ids."""
 
 _COVER = re.compile(rf"\[(?:{'|'.join(NAMES)}){FILL}*")
+_ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")
+"""Escapes of printable ASCII only, so that a decoded address gains no line end."""
 _PARTS = re.compile(r"([/?&=#;,:]+)")
 
 

@@ -3,7 +3,6 @@
 import json
 import unicodedata
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from rag_eval.corpus import masking
 from rag_eval.corpus.masking import (
     FILL,
     covered_with,
-    domain_of,
     labelled_values,
     mask,
     mask_decoded,
@@ -23,7 +21,6 @@ from rag_eval.corpus.masking import (
     masked_tree,
     masked_values,
     masked_with,
-    without_user,
 )
 
 HEX = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"
@@ -153,26 +150,6 @@ def test_public_data_has_only_true_hits(shared_data):
     assert len(documents) == 8
     for name in ("corpus.jsonl", "distractors.jsonl", "queries.jsonl"):
         assert _hits(shared_data / "xquad" / name) == ({}, set())
-
-
-# ---- Addresses
-
-DOMAINS = (Path(__file__).parent / "domains.jsonl").read_text("utf-8").splitlines()
-
-
-@pytest.mark.parametrize(("address", "domain"), [*map(json.loads, DOMAINS)])
-def test_domains(address, domain):
-    assert domain_of(address) == domain
-
-
-@given(
-    st.text("abcXYZ:!$&'*%20.\u00fc", max_size=30),
-    st.sampled_from(["https", "postgresql+psycopg", "ftp"]),
-)
-def test_user_and_password_leave_the_address_and_the_domain_stays(user, scheme):
-    address = f"{scheme}://{user}@example.org:80/a@b?c@d"
-    assert without_user(address) == f"{scheme}://example.org:80/a@b?c@d"
-    assert domain_of(without_user(address)) == ("" if scheme.startswith("p") else "example.org")
 
 
 @pytest.mark.parametrize(

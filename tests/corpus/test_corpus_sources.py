@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rag_eval.core.config import SOURCES
 from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import identify, load_corpus, source_bytes
-from rag_eval.corpus.source import author_hash, day_of, latest_day
+from rag_eval.corpus.source import author_hash, day_of, domain_of, latest_day, without_user
 
 FOLDER = Folder(loader="folder", path="corpus")
 BEIR = Beir(loader="beir", path="corpus")
@@ -216,3 +218,23 @@ def test_unreadable(value):
 def test_the_latest_counts():
     assert latest_day(["2024-01-31", 1735689600, dt.date(2023, 5, 1)]) == "2025-01-01"
     assert latest_day(["soon", "later"]) == latest_day([]) == ""
+
+
+# ---- Addresses
+
+DOMAINS = (Path(__file__).parent / "domains.jsonl").read_text("utf-8").splitlines()
+
+
+@pytest.mark.parametrize(("address", "domain"), [*map(json.loads, DOMAINS)])
+def test_domains(address, domain):
+    assert domain_of(address) == domain
+
+
+@given(
+    st.text("abcXYZ:!$&'*%20.\u00fc", max_size=30),
+    st.sampled_from(["https", "postgresql+psycopg", "ftp"]),
+)
+def test_user_and_password_leave_the_address_and_the_domain_stays(user, scheme):
+    address = f"{scheme}://{user}@example.org:80/a@b?c@d"
+    assert without_user(address) == f"{scheme}://example.org:80/a@b?c@d"
+    assert domain_of(without_user(address)) == ("" if scheme.startswith("p") else "example.org")
