@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import re
-import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
@@ -118,7 +117,7 @@ _ASSIGNED_NAMES = (
     "secret|token|passwd|password|api_key|api-key|apikey|access_key|access-key|accesskey"
     "|private_key"
 )
-_PREFIXES = "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_|glpat-|xox|sk-|sk_|rk_|hf_|npm_|aiza"
+_PREFIXES = "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_|glpat-|xox|sk-|sk_|rk_|hf_|npm_|aiza|eyj"
 
 PATTERNS: tuple[Pattern, ...] = (
     # PEM private keys, header to footer; without a footer the base64 that follows the header.
@@ -136,24 +135,20 @@ PATTERNS: tuple[Pattern, ...] = (
         re.compile(r"(?<![A-Za-z0-9])A(?:KIA|SIA|ROA|IDA|GPA|NPA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
         anchors=("akia", "asia", "aroa", "aida", "agpa", "anpa"),
     ),
-    # Tokens of services, known by their prefix; hyphenated words after `sk-` have no digit.
+    # Tokens of services, known by their prefix; hyphenated words after `sk-` have no digit. In JSON
+    # Web Tokens `eyJ` is base64url of `{"`; dots part the header, the claims and the signature.
     Pattern(
         "key",
         re.compile(
             r"(?<![\w-])(?:gh[opusr]_[A-Za-z0-9]{36,255}+|github_pat_\w{22,255}+"
             r"|glpat-[\w-]{20,255}+|xox[abeoprs]-[A-Za-z0-9-]{10,255}+|sk-[\w-]{20,255}+"
             r"|[rs]k_(?:live|test)_[A-Za-z0-9]{16,255}+|hf_[A-Za-z0-9]{30,255}+"
-            r"|npm_[A-Za-z0-9]{36}|AIza[\w-]{35})",
+            r"|npm_[A-Za-z0-9]{36}|AIza[\w-]{35}"
+            r"|eyJ[\w-]{8,8192}+\.[\w-]{8,16384}+\.[\w-]{0,4096}+)",
             re.ASCII,
         ),
         anchors=tuple(_PREFIXES.split("|")),
         check=_has_digit,
-    ),
-    # JSON Web Tokens: base64url of `{"` is `eyJ`; header, claims and signature, parted by dots.
-    Pattern(
-        "key",
-        re.compile(r"(?<![\w-])eyJ[\w-]{8,8192}+\.[\w-]{8,16384}+\.[\w-]{0,4096}+", re.ASCII),
-        anchors=("eyj",),
     ),
     # A long random value assigned to a name such as password; the name stays.
     Pattern(
@@ -280,28 +275,24 @@ IDS = frozenset(
 _COVER = re.compile(rf"\[(?:{'|'.join(NAMES)}){FILL}*")
 _ENCODED = re.compile(r"%(?:[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])")
 """Escapes of printable ASCII only, so that a decoded address gains no line end."""
-_PARTS = re.compile(r"([/?&=#;,:]+)")
+_UNIT = re.compile(rf"{_ENCODED.pattern}|[\s\S]")
+_PARTS = re.compile("((?:[/?&=#;,:]|%(?:2[36CF]|3[ABDF]))+)", re.IGNORECASE)
+"""Separators of the parts of an address, percent-encoded or not."""
 
 
 def mask_decoded(text: str) -> MaskedText:
     """Mask a text, percent-encoded data too; the length stays."""
-    masked, counts = mask(text)
-    places = [match.start() for match in _ENCODED.finditer(masked)] if "%" in masked else []
-    if not places:
-        return MaskedText(masked, counts)
-    plain = _ENCODED.sub(lambda match: chr(int(match[0][1:], 16)), masked)
-    covered, more = mask(plain)
-    pieces: list[str] = []
-    done = 0
-    for count, place in enumerate(places):
-        at = place - 2 * count  # each decoded escape before is two characters shorter
-        pieces += (
-            covered[done:at],
-            masked[place : place + 3] if covered[at] == plain[at] else covered[at] + 2 * FILL,
-        )
-        done = at + 1
-    both = Counter(counts) + Counter(more)
-    return MaskedText("".join(pieces) + covered[done:], dict(sorted(both.items())))
+    if not _ENCODED.search(text):
+        return mask(text)
+    units = _UNIT.findall(text)
+    plain = "".join(unit if len(unit) == 1 else chr(int(unit[1:], 16)) for unit in units)
+    masked, counts = mask(plain)
+    # A unit that masking left is shown as it was; a masked escape is covered to its length.
+    shown = (
+        unit if new == old else new + FILL * (len(unit) - 1)
+        for unit, old, new in zip(units, plain, masked, strict=True)
+    )
+    return MaskedText("".join(shown), counts)
 
 
 def masked_text(text: str) -> str:
@@ -324,58 +315,37 @@ mask_name = functools.lru_cache(maxsize=100_000)(mask_snippet)
 """`mask_snippet` of short texts that recur, such as ids."""
 
 
-def _mask_parts(address: str) -> str:
-    """Mask an address as a whole, then each of its parts."""
-    parts = _PARTS.split(mask(address).text)
-    return "".join(part if at % 2 else mask(part).text for at, part in enumerate(parts))
-
-
 def mask_shown_address(address: str) -> str:
-    """Mask an address as a whole, in each part, and after percent-decoding.
+    """Mask an address as a whole, then each of its parts, percent-encoded data too.
 
     Examples
     --------
     >>> mask_shown_address("https://example.org/people/jane.doe@example.org?page=2")
     'https://example.org/people/[email██████████████?page=2'
     """
-    masked = _mask_parts(address)
-    plain = urllib.parse.unquote(masked)
-    again = _mask_parts(plain)
-    # Return the decoded address, because an encoded value cannot be masked in place.
-    return masked if again == plain else again
-
-
-def masked_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return masked value -> cover, from pairs of a text and the masked text.
-
-    The values can then be masked in texts that lack the label of the value. A key over several
-    lines gives only its first line.
-    """
-    covers: dict[str, str] = {}
-    for text, covered in pairs:
-        for match in _COVER.finditer(covered) if covered != text else ():
-            value = text[match.start() : match.end()]
-            if not value.startswith("[") and len(value) >= _MIN_CARRIED_CHARS:
-                covers[value] = match[0]
-    return covers
+    parts = _PARTS.split(masked_text(address))
+    return "".join(part if place % 2 else masked_text(part) for place, part in enumerate(parts))
 
 
 def labelled_values(texts: Iterable[str]) -> dict[str, str]:
-    """Return the `masked_values` of texts that `mask` finds only beside a label."""
-    covers = masked_values((text, mask(text).text) for text in texts)
+    """Return value -> cover for the values of texts that `mask` finds only beside a label.
+
+    The values can then be covered in texts that lack the label. A key over several lines gives
+    only its first line.
+    """
+    covers: dict[str, str] = {}
+    for text in texts:
+        for match in _COVER.finditer(mask(text).text):
+            value = text[match.start() : match.end()]
+            if len(value) >= _MIN_CARRIED_CHARS and not value.startswith("["):
+                covers[value] = match[0]
     return {value: cover for value, cover in covers.items() if mask(value).text == value}
-
-
-def masked_with(text: str, covers: dict[str, str]) -> str:
-    """Mask a text and every known value in the text; the length stays."""
-    return covered_with(masked_text(text), covers)
 
 
 def covered_with(text: str, covers: dict[str, str]) -> str:
     """Cover every known value in a text and nothing else; the length stays."""
     for value, cover in covers.items():
-        if value in text:
-            text = text.replace(value, cover)
+        text = text.replace(value, cover)
     return text
 
 

@@ -28,11 +28,12 @@ from rag_eval.core.types import (
 )
 from rag_eval.corpus.masking import (
     MAX_READ_CHARS,
+    covered_with,
     labelled_values,
     mask_shown_address,
     mask_snippet,
+    masked_text,
     masked_tree,
-    masked_with,
 )
 from rag_eval.gates.gate import GatePart
 from rag_eval.measures.answers import GapFlag, RetrievalGap, UnsupportedSentence
@@ -181,10 +182,13 @@ class Outgoing:
         self._answer = answer
         self._secrets = labelled_values(item.chunk.text for item in answer.evidence)
 
+    def _cover(self, text: str) -> str:
+        return covered_with(masked_text(text), self._secrets)
+
     @functools.cached_property
     def text(self) -> str:
         """Masked text of the answer."""
-        return masked_with(self._answer.text, self._secrets)
+        return self._cover(self._answer.text)
 
     @functools.cached_property
     def quotes(self) -> tuple[OutgoingQuote, ...]:
@@ -193,7 +197,7 @@ class Outgoing:
 
     def line(self, text: str, limit: int = SNIPPET_CHARS) -> str:
         """Return a masked snippet of any text that stands beside the answer."""
-        return snippet(masked_with(text[:MAX_READ_CHARS], self._secrets), limit)
+        return snippet(self._cover(text[:MAX_READ_CHARS]), limit)
 
     def names(self, place: int) -> tuple[str, ...]:
         """Return the ids and the revision of the cited evidence, which are never masked."""
@@ -212,7 +216,7 @@ class Outgoing:
         return self._answer.evidence[span.evidence] if inside else None
 
     def _quote(self, span: CitedSpan) -> OutgoingQuote:
-        quote = masked_with(span.quote, self._secrets)
+        quote = self._cover(span.quote)
         text, chars = quote, None
         if len(quote) > SNIPPET_CHARS:
             end = SNIPPET_CHARS - 1
