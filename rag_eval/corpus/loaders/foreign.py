@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from rag_eval.core.errors import Place, Problem, ProblemList, format_count, quoted
 from rag_eval.core.fields import ID
@@ -114,32 +114,27 @@ class LeftOut:
 # ---- Spans.
 
 
-class _Span(NamedTuple):
-    file: Path
-    line: int
-    value: Row
-    id: str
-    parent: str
-    start: str
+class _Span:
+    """A span with its place in a file, its place in the trace, and its passages."""
 
-    @property
-    def step(self) -> str:
-        """`retrieval`, `reranking` or an empty text. Some tools mark a reranking by its name."""
-        kind = str(_first(self.value, FIELDS["kind"])).casefold()
-        is_named = kind in {"retriever", "span", "chain", "tool"} and bool(
-            re.search("re[-_]?rank", str(self.value.get("name")).casefold())
+    def __init__(self, file: Path, line: int, value: Row) -> None:
+        self.file, self.line, self.value = file, line, value
+        places = (str(_first(value, FIELDS[name]) or "") for name in ("span", "parent", "start"))
+        self.id, self.parent, self.start = places
+        kind = str(_first(value, FIELDS["kind"])).casefold()
+        # Some tools mark a reranking only by its name.
+        is_named = re.search("re[-_]?rank", str(value.get("name")).casefold()) is not None
+        self.is_reranking = kind.startswith("rerank") or (
+            is_named and kind in {"retriever", "span", "chain", "tool"}
         )
-        if kind.startswith("rerank") or is_named:
-            return "reranking"
-        return "retrieval" if kind in {"retriever", "retrieval"} else ""
+        self.is_retrieval = kind in {"retriever", "retrieval"} and not self.is_reranking
+        lists = (list(_values(value, path)) for path in FIELDS["passages"].split())
+        items = ([item for item in items if item is not None] for items in lists)
+        self.passages = list(map(_read_passage, next(filter(None, items), [])))
 
-    @property
-    def passages(self) -> list[Any]:
-        """The passages at the first path that has some; a text is a passage without an id."""
-        for path in FIELDS["passages"].split():
-            if items := [item for item in _values(self.value, path) if item is not None]:
-                return [_read_passage(item) for item in items]
-        return []
+    def fault(self, code: str, message: str, accepted: str, field: str) -> Problem:
+        accepted += f" at {' or '.join(FIELDS[field].split())}"
+        return Problem(code, message, str(self.file), self.line, accepted=accepted)
 
 
 def read_spans(paths: Sequence[Path], problems: ProblemList, left_out: LeftOut) -> Iterator[Placed]:
@@ -152,38 +147,24 @@ def read_spans(paths: Sequence[Path], problems: ProblemList, left_out: LeftOut) 
     for path in paths:
         for line, value in read_values(path, problems, MAX_BYTES, strict=False):
             for place, (trace, fields) in enumerate(_spans_in(value)):
-                names = (str(_first(fields, FIELDS[name]) or "") for name in _PLACE)
-                span = _Span(path, line, fields, *names)
+                span = _Span(path, line, fields)
                 key = span.id if trace and span.id else f"{path} {line} {place}"
                 traces.setdefault(trace, {})[key] = span
     for span in traces.pop("", {}).values():
-        accepted = f"the trace at {_either('trace')}"
-        left_out.add("", [_fault(span, "no_trace", "the span names no trace", accepted)])
+        fault = span.fault("no_trace", "the span names no trace", "the trace", "trace")
+        left_out.add("", [fault])
     for trace, by_id in traces.items():
         # times of one file have one form, but whole seconds may stand without fractions
         spans = sorted(by_id.values(), key=lambda span: span.start.removesuffix("Z"))
-        row = _make_row(trace, spans)
+        row, first = _make_row(trace, spans), spans[0]
         if row is None:
-            accepted = f"a retriever or a retrieval at {_either('kind')}"
-            fault = _fault(spans[0], "no_retrieval", "the trace has no retrieval span", accepted)
+            message, accepted = "the trace has no retrieval span", "a retriever or a retrieval"
+            left_out.add(trace, [first.fault("no_retrieval", message, accepted, "kind")])
         elif row["question"] is None:
-            accepted = f"a text at {_either('question')}"
-            fault = _fault(spans[0], "missing_key", "the trace has no question", accepted)
+            message = "the trace has no question"
+            left_out.add(trace, [first.fault("missing_key", message, "a text", "question")])
         else:
-            yield spans[0].file, spans[0].line, row
-            continue
-        left_out.add(trace, [fault])
-
-
-_PLACE: Final = ("span", "parent", "start")
-
-
-def _fault(span: _Span, code: str, message: str, accepted: str) -> Problem:
-    return Problem(code, message, str(span.file), span.line, accepted=accepted)
-
-
-def _either(field: str) -> str:
-    return " or ".join(FIELDS[field].split())
+            yield first.file, first.line, row
 
 
 def _spans_in(value: Row, above: str = "", depth: int = 0) -> Iterator[tuple[str, Row]]:
@@ -191,7 +172,12 @@ def _spans_in(value: Row, above: str = "", depth: int = 0) -> Iterator[tuple[str
 
     The trace is empty where neither the span nor one above it names a trace.
     """
-    fields = _open_attributes(value)
+    fields = _nest(value)
+    attributes = fields.pop("attributes", {})
+    if isinstance(attributes, list):
+        attributes = _untype({"kvlistValue": {"values": attributes}})
+    if isinstance(attributes, dict):
+        fields = _nest(attributes) | fields
     trace = above or str(_first(fields, FIELDS["trace"]) or "")
     # An object with a list of spans and without a trace is only their envelope.
     if trace or fields.keys().isdisjoint({"resourceSpans", "data"}):
@@ -203,13 +189,12 @@ def _spans_in(value: Row, above: str = "", depth: int = 0) -> Iterator[tuple[str
 
 def _make_row(trace: str, spans: list[_Span]) -> Row | None:
     """Make the row of a trace from its spans in the order of time; None without a retrieval."""
-    ids = {span.id for span in spans} - {""}
-    root = next((span for span in spans if span.parent not in ids), spans[0])
+    parents = {span.id: span.parent for span in spans if span.id}
+    root = next((span for span in spans if span.parent not in parents), spans[0])
     steps = [
         span
         for span in spans
-        if span.step == "retrieval"
-        or (span.step == "reranking" and span is not root and span.passages)
+        if span.is_retrieval or (span.is_reranking and span is not root and span.passages)
     ]
     if not steps:
         return None
@@ -219,23 +204,23 @@ def _make_row(trace: str, spans: list[_Span]) -> Row | None:
         "question": _first_speech([root, *steps], "question", "user"),
         "answer": _first_speech(others, "answer", "assistant"),
         "error": _first_text(root.value, FIELDS["error"]),
-        "contexts": _join_passages(spans, steps),
+        "contexts": _join_passages(steps, parents),
         "at": _format_time(root.start),
         "traced": {},
     }
 
 
-def _join_passages(spans: list[_Span], steps: list[_Span]) -> list[Any]:
+def _join_passages(steps: list[_Span], parents: Mapping[str, str]) -> list[Row]:
     """Join the passages of the retrievals of a trace, as the system used them."""
-    parents = {span.id: span.parent for span in spans if span.id}
-    ids = {step.id for step in steps if step.passages} - {""}
-    lists: list[list[Any]] = []
+    steps = [step for step in steps if step.passages]
+    ids = {step.id for step in steps} - {""}
+    lists: list[list[Row]] = []
     first = 0  # place of the first list since the last reranking
     for step in steps:
-        passages = step.passages
-        if not passages or _is_inside(step, ids, parents):
+        if not ids.isdisjoint(_above(step.parent, parents)):
             continue  # the retrieval around this one made its own list of this list
-        if step.step == "reranking":
+        passages = step.passages
+        if step.is_reranking:
             first -= first == len(lists) > 0  # the last list was reranked again
             before = {item["id"]: item for items in lists[first:] for item in items if "id" in item}
             passages = [before.get(item.get("id"), {}) | item for item in passages]
@@ -245,14 +230,13 @@ def _join_passages(spans: list[_Span], steps: list[_Span]) -> list[Any]:
     return [item for passages in lists for item in passages]
 
 
-def _is_inside(span: _Span, ids: set[str], parents: Mapping[str, str]) -> bool:
-    """Tell whether one of the spans with these ids is around a span."""
-    outer = span.parent
-    for _ in range(_MAX_DEPTH):
-        if outer in ids:
-            return True
-        outer = parents.get(outer, "")
-    return False
+def _above(parent: str, parents: Mapping[str, str]) -> set[str]:
+    """Return the ids of all spans around one with this parent; parents may form a circle."""
+    above: set[str] = set()
+    while parent and parent not in above:
+        above.add(parent)
+        parent = parents.get(parent, "")
+    return above
 
 
 def _format_time(text: str) -> str:
@@ -266,15 +250,6 @@ def _format_time(text: str) -> str:
     return text if moment.tzinfo else f"{text}+00:00"
 
 
-def _open_attributes(span: Row) -> Row:
-    """Put the attributes of a span beside its own fields, with names with dots as objects."""
-    span = _nest(span)
-    attributes = span.pop("attributes", {})
-    if isinstance(attributes, list):  # OTLP: [{"key": "a", "value": {"stringValue": "b"}}]
-        attributes = _untype({"kvlistValue": {"values": attributes}})
-    return {**_nest(attributes if isinstance(attributes, dict) else {}), **span}
-
-
 def _untype(value: Any, depth: int = 0) -> Any:
     """Read a typed value of OTLP; values of another form, or nested too deeply, become None."""
     if not isinstance(value, dict) or not value or depth > _MAX_DEPTH:
@@ -282,8 +257,7 @@ def _untype(value: Any, depth: int = 0) -> Any:
     kind, plain = next(iter(value.items()))
     if kind not in {"arrayValue", "kvlistValue"}:
         return plain
-    inside = plain.get("values") if isinstance(plain, dict) else None
-    items = [item for item in inside if isinstance(item, dict)] if isinstance(inside, list) else []
+    items = [item for item in _values(plain, "values.*") if isinstance(item, dict)]
     if kind == "arrayValue":
         return [_untype(item, depth + 1) for item in items]
     return {str(item.get("key")): _untype(item.get("value"), depth + 1) for item in items}
@@ -310,8 +284,8 @@ def _read_passage(item: Any) -> Row:
     if not isinstance(item, dict):
         return {"text": item}
     item = _unpack(_nest(item))
-    ids = (ID.read(value) for value in _values(item, PASSAGE["id"]) if value != "")
     fields = {name: _first(item, paths) for name, paths in PASSAGE.items()}
+    ids = (ID.read(value) for value in _values(item, PASSAGE["id"]) if value != "")
     fields["id"] = next(filter(None, ids), None)
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -405,5 +379,4 @@ def _first(value: Any, paths: str) -> Any:
 
 
 def _first_text(value: Any, paths: str) -> str | None:
-    texts = (item for item in _values(value, paths) if isinstance(item, str) and item.strip())
-    return next(texts, None)
+    return next((it for it in _values(value, paths) if isinstance(it, str) and it.strip()), None)
