@@ -1,6 +1,7 @@
 """Compute each document's trust, 0 to 1, and the guard's findings about its source."""
 
 import datetime as dt
+import functools
 import itertools
 import re
 import unicodedata
@@ -29,14 +30,11 @@ from rag_eval.core.frames import make_frame
 from rag_eval.core.types import PoisonCheck, TrustScore
 from rag_eval.corpus.source import MAX_DOMAIN_CHARS, MAX_SHOWN_CHARS, author_hash
 from rag_eval.trust.signatures import DocumentState
-from rag_eval.trust.spelling import load_texts, load_words
+from rag_eval.trust.spelling import load_folds, load_texts, load_words
 
 # ---- Host names taken apart
 
 _HOSTS = {name: frozenset(words) for name, words in load_words("hosts").items()}
-_FOLDED = {
-    ord(char): plain for plain, chars in load_texts("host_letters").items() for char in chars
-}
 _DIGITS = str.maketrans("0123456789i", "olzeasbtbgl")
 _ADDRESS = frozenset("0123456789abcdef:.[]")
 _COUNTRY_LETTERS = 2
@@ -87,6 +85,14 @@ def _decode_host(host: str) -> str:
     return ".".join(map(_decode_label, host.split("."))) if "xn--" in host else host
 
 
+@functools.cache
+def _load_letters() -> dict[int, str]:
+    """Return the Latin letters that characters look like; signs of host names come from a list."""
+    accents, alike = load_folds()
+    listed = {char: plain for plain, chars in load_texts("host_letters").items() for char in chars}
+    return str.maketrans(accents | alike | listed)
+
+
 def _fold_letters(text: str) -> str:
     """Replace letters by the lower-case Latin letters that they look like, without accents."""
     letters = (
@@ -94,7 +100,7 @@ def _fold_letters(text: str) -> str:
         for char in unicodedata.normalize("NFKD", text).casefold()
         if not unicodedata.combining(char) and unicodedata.category(char) != "Cf"
     )
-    return "".join(letters).translate(_FOLDED)
+    return "".join(letters).translate(_load_letters())
 
 
 def _make_skeleton(text: str) -> str:

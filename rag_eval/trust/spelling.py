@@ -80,7 +80,6 @@ def load_folds() -> tuple[dict[str, str], dict[str, str]]:
         plain = next(filter(None, plains), "")
         if plain and (character not in accents or plain.lower() != accents[character].lower()):
             accents.pop(character, None)
-            accents.pop(character, None)
             plain = "I" if character.isupper() and plain == "l" else plain  # Unicode joins I and l
             alike.setdefault(character, plain.upper() if character.isupper() else plain.lower())
     for character, plain in list(alike.items()):
