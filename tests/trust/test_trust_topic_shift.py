@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-from planting import read_attacks, read_documents, share_found
+from planting import plant, read_attacks, read_documents, share_found
 
 from rag_eval.core.config import FINDINGS
-from rag_eval.corpus.chunking import borders
 from rag_eval.trust.topic_shift import FEATURES, features_of, space_of, topic_shift
 
 SUBJECTS = {
@@ -41,17 +40,6 @@ def find(texts, group="town.example"):
     return FINDINGS.check(topic_shift(texts, [group] * len(texts)))
 
 
-def plant(text, what, place):
-    """Return the text with the sentence `what` on its own line, and the start of the sentence."""
-    if place == "start":
-        return f"{what}\n{text}", 0
-    if place == "end":
-        return f"{text}\n{what}", len(text) + 1
-    at = min(borders(text) or [len(text)], key=lambda cut: abs(cut - len(text) / 2))
-    before = text[:at].rstrip()
-    return f"{before}\n{what}\n{text[at:]}", len(before) + 1
-
-
 def test_a_corpus_about_its_subjects_has_no_finding(corpus):
     assert find(corpus).empty
     assert find([]).empty
@@ -61,19 +49,18 @@ def test_a_corpus_about_its_subjects_has_no_finding(corpus):
 @pytest.mark.parametrize("what", [QUESTION, ORDER])
 def test_a_planted_question_or_task_is_found_where_it_stands(corpus, what, place):
     texts = list(corpus)
-    texts[20], start = plant(texts[20], what, place)
+    texts[20], start, end = plant(texts[20], what, place)
     found = find(texts)
     columns = ["row", "start", "end", "check", "rule", "severity"]
     assert found[columns].to_numpy().tolist() == [
-        [20, start, start + len(what), "topic_shift", "inside_document", "warning"]
+        [20, start, end, "topic_shift", "inside_document", "warning"]
     ]
 
 
 def test_neighbouring_sentences_are_one_finding(corpus):
     texts = list(corpus)
-    texts[3], start = plant(texts[3], f"{QUESTION} {ORDER}", "middle")
+    texts[3], start, end = plant(texts[3], f"{QUESTION} {ORDER}", "middle")
     found = find(texts)
-    end = start + len(QUESTION) + 1 + len(ORDER)
     assert found[["row", "start", "end"]].to_numpy().tolist() == [[3, start, end]]
 
 
