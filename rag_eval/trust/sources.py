@@ -123,22 +123,18 @@ def _drop_doubles(name: str) -> str:
     return "".join(letter for letter, _ in itertools.groupby(name))
 
 
-def _shorten(name: str) -> set[str]:
-    """Return the name with and without one letter; names within one edit share a result."""
-    return {name, *(name[:at] + name[at + 1 :] for at in range(len(name)))}
+def _near_keys(name: str) -> set[str]:
+    """Return keys of a name; names that share a key are equal or one edit apart.
 
-
-def _drop_common(name: str, other: str) -> tuple[str, str]:
-    """Drop the common beginning of two names, and reverse the rest."""
-    pairs = zip(name, other, strict=False)
-    start = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return name[start:][::-1], other[start:][::-1]
-
-
-def _is_one_edit(name: str, other: str) -> bool:
-    """Tell whether one insertion, deletion, substitution or swap of neighbours is between names."""
-    name, other = _drop_common(*_drop_common(name, other))
-    return max(len(name), len(other)) <= 1 or (len(name) == 2 and name == other[::-1])  # noqa: PLR2004 - two neighbours
+    An edit is an insertion, a deletion, a substitution or a swap of neighbours. The signs ? and ~
+    stand for any letter and for two letters in any order.
+    """
+    n = len(name)
+    changed = {f"{name[:at]}?{name[at + 1 :]}" for at in range(n)}
+    inserted = {f"{name[:at]}?{name[at:]}" for at in range(n + 1)}
+    pairs = ("".join(sorted(name[at : at + 2])) for at in range(n - 1))
+    swapped = {f"{name[:at]}~{pair}{name[at + 2 :]}" for at, pair in enumerate(pairs)}
+    return changed | inserted | swapped
 
 
 def _join_runs(parts: Sequence[str], joint: str) -> Iterator[str]:
@@ -191,7 +187,7 @@ class _Lookalikes:
             same += [name + host.suffix.replace(".", ""), f"www{name}"]
             same += [f"{label}{name}" for label in host.below]
             self._same.setdefault(_drop_doubles(_make_skeleton(name)), registered)
-            for key in _shorten(name):
+            for key in _near_keys(name):
                 self._near.setdefault(key, set()).add((name, registered))
             if host.name not in _HOSTS["everyday"]:
                 self._parts.setdefault(_make_skeleton(name), registered)
@@ -230,11 +226,8 @@ class _Lookalikes:
         return next((self._chains[run] for run in runs if run in self._chains), None)
 
     def _find_near(self, name: str) -> str | None:
-        near = {pair for key in _shorten(name) for pair in self._near.get(key, ())}
-        imitated = (
-            registered for allowed, registered in sorted(near) if _is_one_edit(name, allowed)
-        )
-        return next(imitated, None)
+        near = {pair for key in _near_keys(name) for pair in self._near.get(key, ())}
+        return min(near)[1] if near else None
 
     def _find_part(self, labels: Sequence[str]) -> str | None:
         runs = (_make_skeleton(run) for label in labels for run in _join_runs(label.split("-"), ""))
