@@ -1,6 +1,5 @@
 """Whole runs output no masked value, neither without its label nor percent-encoded."""
 
-import json
 import urllib.parse
 
 import pytest
@@ -126,19 +125,12 @@ def test_values_that_only_a_context_labels_are_masked(project, monkeypatch):
     assert found_in(places) == set()
 
 
-def test_what_the_guard_prints_is_masked(project, monkeypatch):
+def test_what_a_run_of_a_folder_writes_and_prints_is_masked(project, monkeypatch):
     folder_project(project)
     places = run_and_print(project, monkeypatch, "tiny")
-    more = ("--gold-set", "tiny")
-    listed = project.command("trust", "list", "--warnings", "--json", *more).output
-    rows = [json.loads(line) for line in listed.splitlines() if line.startswith("{")]
-    (held,) = [row for row in rows if row["verdict"] == "blocked"]
-    assert held["source_url"].startswith("https://example.org/d2?to=[email")
-    shown = project.command("trust", "show", held["chunk_id"], *more).output
-    table = project.command("trust", "list", "--warnings", *more).output
-    assert "api_key = [" in shown
-    (project.root / "trust.txt").write_text(listed + table + shown, encoding="utf-8")
-    assert found_in([*places, project.root / "trust.txt"]) == set()
+    (blocked,) = project.report("tiny")["trust"]["poisoning"]["quarantined"]
+    assert blocked["source_url"].startswith("https://example.org/d2?to=[email")
+    assert found_in(places) == set()
 
 
 def test_a_failing_mlflow_keeps_the_report_and_prints_no_password(project, monkeypatch):
