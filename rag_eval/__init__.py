@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rag_eval.api.inputs import read_qrels, read_run
-    from rag_eval.api.live import estimate_miss_rate, open_strategy, retrieve_with_uncertainty
+    from rag_eval.api.live import estimate_miss_rate, open_strategy
     from rag_eval.api.miss_rate_model import MissRates, miss_rates
     from rag_eval.api.nightly import (
         ComparedMissRates,
@@ -51,12 +51,11 @@ __all__ = [
     "open_strategy",
     "read_qrels",
     "read_run",
-    "retrieve_with_uncertainty",
     "run",
 ]
 _MODULES = {
     "rag_eval.api.inputs": ("read_qrels", "read_run"),
-    "rag_eval.api.live": ("estimate_miss_rate", "open_strategy", "retrieve_with_uncertainty"),
+    "rag_eval.api.live": ("estimate_miss_rate", "open_strategy"),
     "rag_eval.api.miss_rate_model": ("MissRates", "miss_rates"),
     "rag_eval.api.nightly": (
         "ComparedMissRates",

@@ -13,7 +13,6 @@ from rag_eval.uncertainty.outcome_records import MAX_QUERY
 
 if TYPE_CHECKING:
     from rag_eval.pipeline.live_questions import LiveStrategy
-    from rag_eval.uncertainty.confidence import UncertainRetrieval
 
 
 def estimate_miss_rate(
@@ -85,10 +84,16 @@ def estimate_miss_rate(
 
 
 def open_strategy(gold_set: str | Path, strategy: str = "") -> "LiveStrategy":
-    """Open a strategy of a gold set for `retrieve_with_uncertainty`.
+    """Open a strategy of a gold set for live questions; open it once for many questions.
 
     Settings are those of the command: `settings.toml` and the environment. The corpus is indexed as
     `run` indexes it; unchanged parts are reused.
+
+    `retrieve` of the opened strategy takes a question of 1 to 10,000 characters and returns an
+    `UncertainRetrieval`: documents, miss rate, gaps, coverage and rounds. The miss rate is
+    calibrated where the last run of the gold set left a calibrator for the same index and
+    configuration. Otherwise it comes from the shipped prior, or from `heuristic_v0`.
+    `miss_rate.status` and `miss_rate.calibrator` say which; `reason` says why.
 
     Parameters
     ----------
@@ -102,7 +107,15 @@ def open_strategy(gold_set: str | Path, strategy: str = "") -> "LiveStrategy":
     ImportError
         Only the core is installed; the message names the extra.
     InputError
-        The gold set cannot be used, or has no such strategy.
+        The gold set cannot be used, or has no such strategy; of `retrieve`: the question cannot be
+        used, or the retrieval failed.
+
+    Examples
+    --------
+    >>> strategy = open_strategy("gold_sets/smoke", "bm25")  # doctest: +SKIP
+    >>> found = strategy.retrieve("How do I sort?")  # doctest: +SKIP
+    >>> found.miss_rate.value, found.miss_rate.status  # doctest: +SKIP
+    >>> found.as_json()["uncertainty"]["semantic_gaps"]  # doctest: +SKIP
     """
     if missing := explain_missing("rag_eval.open_strategy"):
         raise ImportError(missing)
@@ -113,32 +126,3 @@ def open_strategy(gold_set: str | Path, strategy: str = "") -> "LiveStrategy":
     from rag_eval.pipeline.opening import open_gold_set
 
     return open_live(open_gold_set(Path(gold_set), Settings()), strategy)
-
-
-def retrieve_with_uncertainty(strategy: "LiveStrategy", query: str) -> "UncertainRetrieval":
-    """Retrieve for one question, with the miss rate, gaps, coverage and rounds of the retrieval.
-
-    The miss rate is calibrated where the last run of the gold set left a calibrator for the same
-    index and configuration. Otherwise it comes from the shipped prior, or from `heuristic_v0`.
-    `miss_rate.status` and `miss_rate.calibrator` say which; `reason` says why.
-
-    Parameters
-    ----------
-    strategy
-        A strategy that `open_strategy` has opened. Open it once for many questions.
-    query
-        The question, 1 to 10,000 characters.
-
-    Raises
-    ------
-    InputError
-        The question cannot be used, or the retrieval failed.
-
-    Examples
-    --------
-    >>> strategy = open_strategy("gold_sets/smoke", "bm25")  # doctest: +SKIP
-    >>> found = retrieve_with_uncertainty(strategy, "How do I sort?")  # doctest: +SKIP
-    >>> found.miss_rate.value, found.miss_rate.status  # doctest: +SKIP
-    >>> found.as_json()["uncertainty"]["semantic_gaps"]  # doctest: +SKIP
-    """
-    return strategy.retrieve(query)
