@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pandas as pd
 
@@ -205,87 +205,62 @@ def compare_miss_rates(*reports: ReportLike) -> ComparedMissRates:
 
 def _measures(report: Report) -> pd.DataFrame:
     rows = [
-        {
-            "strategy": part.name,
-            "level": measure.level,
-            "measure": measure.label,
-            "value": measure.value,
-            "ci_low": measure.ci_low,
-            "ci_high": measure.ci_high,
-            "questions": measure.n_scored,
-            "effective_questions": measure.n_effective,
-            "failed": measure.n_failed,
-            "without_relevant": measure.n_ineligible,
-        }
+        {"strategy": part.name, **measure.dump()}
         for part in report.strategies
         for measure in part.measures
     ]
-    return _indexed(rows, ["strategy", "level", "measure"])
+    counts = ["n_scored", "n_effective", "n_failed", "n_ineligible"]
+    return _frame(rows, ["strategy", "level", "label"], [*_ESTIMATE, *counts])
 
 
 def _comparisons(report: Report) -> pd.DataFrame:
-    rows = [
-        {
-            "strategy": pair.a,
-            "against": pair.b,
-            "level": pair.level,
-            "measure": pair.measure,
-            "difference": pair.delta,
-            "ci_low": pair.ci_low,
-            "ci_high": pair.ci_high,
-            "p": pair.p,
-            "p_holm": pair.p_adjusted,
-            "smallest_detectable": pair.minimum_detectable,
-            "better": pair.n_better,
-            "worse": pair.n_worse,
-            "tied": pair.n_tied,
-            "effective_questions": pair.n_effective,
-        }
-        for pair in report.comparisons
-    ]
-    return _indexed(rows, ["strategy", "against", "level", "measure"])
+    columns = ["delta", "ci_low", "ci_high", "p", "p_adjusted", "minimum_detectable"]
+    columns += ["n_better", "n_worse", "n_tied", "n_effective"]
+    rows = [pair.dump() for pair in report.comparisons]
+    return _frame(rows, ["a", "b", "level", "measure"], columns)
 
 
 def _miss_rates(report: Report) -> pd.DataFrame:
-    target = report.uncertainty.target
-    rows = []
-    for name, part in report.uncertainty.strategies.items():
-        observed = part.observed[target]
-        rows.append(
-            {
-                "strategy": name,
-                "status": part.status,
-                "stated": part.stated.value,
-                "observed": observed.value,
-                "ci_low": observed.ci_low,
-                "ci_high": observed.ci_high,
-                "questions": observed.n_scored,
-                "effective_questions": observed.n_effective,
-            }
-        )
-    return _indexed(rows, ["strategy"])
+    rows = [
+        {
+            "strategy": name,
+            "status": part.status,
+            "stated": part.stated.value,
+            **part.observed[report.uncertainty.target].dump(),
+        }
+        for name, part in report.uncertainty.strategies.items()
+    ]
+    columns = ["status", "stated", *_ESTIMATE, "n_scored", "n_effective"]
+    return _frame(rows, ["strategy"], columns).rename(columns={"value": "observed"})
 
 
 def _gates(report: Report) -> pd.DataFrame:
-    rows = [
-        {
-            "gate": verdict.id,
-            "required": verdict.required,
-            "status": verdict.status,
-            "reason": verdict.reason_code,
-            "evidence": verdict.evidence,
-        }
-        for verdict in verdict_rows(report).rows
-    ]
-    return _indexed(rows, ["gate"])
+    rows = [dataclasses.asdict(row) for row in verdict_rows(report).rows]
+    return _frame(rows, ["id"], ["required", "status", "reason_code", "evidence"])
 
 
-def _indexed(rows: Sequence[Mapping[str, object]], index: list[str]) -> pd.DataFrame:
-    """Make a frame of rows; a null of the report becomes NaN."""
-    frame = pd.DataFrame(rows, columns=None if rows else index)
-    figures = {
-        name: float
-        for name in ("value", "ci_low", "ci_high", "difference", "p", "p_holm", "stated")
-        if name in frame
-    }
-    return frame.astype(figures).set_index(index)
+_ESTIMATE: Final = ("value", "ci_low", "ci_high")
+_FIGURES: Final = {*_ESTIMATE, "delta", "p", "p_adjusted", "stated"}
+_NAMES: Final = {
+    "label": "measure",
+    "a": "strategy",
+    "b": "against",
+    "delta": "difference",
+    "p_adjusted": "p_holm",
+    "minimum_detectable": "smallest_detectable",
+    "n_scored": "questions",
+    "n_effective": "effective_questions",
+    "n_ineligible": "without_relevant",
+    "id": "gate",
+    "reason_code": "reason",
+} | {f"n_{name}": name for name in ("failed", "better", "worse", "tied")}
+"""Names of a frame for the fields of a report that it calls otherwise."""
+
+
+def _frame(
+    rows: Sequence[Mapping[str, object]], index: list[str], columns: list[str]
+) -> pd.DataFrame:
+    """Make a frame of some fields of the rows of a report; a null of a figure becomes NaN."""
+    frame = pd.DataFrame(rows, columns=[*index, *columns])
+    frame = frame.astype(dict.fromkeys(_FIGURES.intersection(columns), float))
+    return frame.rename(columns=_NAMES).set_index([_NAMES.get(name, name) for name in index])

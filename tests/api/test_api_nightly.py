@@ -7,7 +7,19 @@ import shutil
 import pytest
 
 import rag_eval
+from rag_eval.api import nightly
 from rag_eval.core import plugins
+from rag_eval.gates.gate import GatePart
+
+GATE = {
+    "id": "floor",
+    "gate": "floors",
+    "severity": "P1",
+    "required": True,
+    "status": "fail",
+    "reason_code": "below_floor",
+    "evidence": {},
+}
 
 
 @pytest.fixture
@@ -28,7 +40,10 @@ def test_a_written_report_gives_its_figures_as_frames(evaluated):
     first = written["comparisons"][0]
     key = tuple(first[name] for name in ("a", "b", "level", "measure"))
     assert loaded.comparisons.loc[key, "difference"] == first["delta"]
-    assert loaded.gates.index.tolist() == [one["id"] for one in written["gates"]]
+    gate = GatePart.model_validate(GATE)
+    gates = nightly._gates(loaded.report.model_copy(update={"gates": (gate,)}))
+    columns = [GATE["required"], GATE["status"], GATE["reason_code"]]
+    assert gates.loc["floor", ["required", "status", "reason"]].tolist() == columns
     observed = written["uncertainty"]["strategies"]["bm25"]["observed"]["miss_any"]
     assert loaded.miss_rates.loc["bm25", "observed"] == observed["value"]
     assert {"strategy", "query_id", "mrr"} <= set(loaded.per_query)
