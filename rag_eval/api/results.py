@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import html
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -154,11 +153,10 @@ class EvaluatedRuns:
 
     def to_latex(self) -> str:
         """Write a LaTeX table (package booktabs) of values and intervals."""
-        rows = self._rows()
-        rows["cell"] = _format_interval(rows, "value")
-        order = rows["strategy"].unique(), rows["measure"].unique()
-        wide = rows.pivot_table("cell", "strategy", "measure", aggfunc="first")
-        return _write_latex(wide.loc[order].reset_index())
+        labels, cells = self._scored.labels, _format_interval(self._rows(), "value")
+        rows = np.reshape(cells, (-1, len(labels))).tolist()
+        named = [[name, *row] for name, row in zip(self._scored.runs, rows, strict=True)]
+        return _write_latex(["strategy", *labels], named)
 
     def _rows(self) -> "pd.DataFrame":
         import pandas as pd
@@ -216,10 +214,11 @@ class ComparedRuns(Tabular):
     def to_latex(self) -> str:
         """Write a LaTeX table (package booktabs) of differences, intervals and adjusted p."""
         rows = self.table.reset_index()
-        cells = rows[["strategy", "against", "measure"]].assign(
-            difference=_format_interval(rows, "difference"), p=rows["p_holm"].map("{:.4f}".format)
-        )
-        return _write_latex(cells.rename(columns={"p": "p (Holm)"}))
+        keys = ["strategy", "against", "measure"]
+        p = rows["p_holm"].map("{:.4f}".format)
+        intervals = _format_interval(rows, "difference")
+        cells = zip(*(rows[key] for key in keys), intervals, p, strict=True)
+        return _write_latex([*keys, "difference", "p (Holm)"], list(cells))
 
 
 def _describe_questions(rows: "pd.DataFrame") -> str:
@@ -256,10 +255,10 @@ def _format_interval(rows: "pd.DataFrame", column: str) -> list[str]:
     ]
 
 
-def _write_latex(cells: "pd.DataFrame") -> str:
-    text = cells.to_latex(index=False, escape=True)
-    # LaTeX reads [ or * after a line break as an argument of the line break.
-    return re.sub(r"^(?=[\[*])", "{}", text, flags=re.MULTILINE)
+def _write_latex(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from rag_eval.reporting.tables import Table  # imports pandas
+
+    return Table.plain("", headings, rows).tex()
 
 
 def evaluate(
