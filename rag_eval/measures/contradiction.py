@@ -58,7 +58,14 @@ _GAP = 20
 """Distance that the end of a sentence adds, so that words of other sentences count for little."""
 _Span = tuple[int, int]
 """First and last word of a detail."""
-_stem = functools.lru_cache(maxsize=65_536)(Analyzer().stem)
+_analyzer = functools.cache(Analyzer)
+"""Made at the first stem: its packages are not in the core, which reads reports."""
+
+
+@functools.lru_cache(maxsize=65_536)
+def _stem(word: str) -> str:
+    stem: str = _analyzer().stem(word)
+    return stem
 
 
 class _Text:
