@@ -11,6 +11,7 @@ import pandas as pd
 from rag_eval.api.results import Tabular
 from rag_eval.core.errors import InputError
 from rag_eval.core.plugins import explain_missing
+from rag_eval.reporting.exchange import trec_scores
 from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.report import Report
@@ -38,7 +39,7 @@ class WrittenReport(Tabular):
     gates
         A row for each gate: `gate`, `required`, `status`, `reason`, `evidence`.
     runs
-        The TREC run of each strategy, by name: its first seed, under every wording.
+        The run of each strategy, by name: its lowest seed, under every wording.
     qrels
         The judgements of the questions, a TREC file.
     report
@@ -59,9 +60,14 @@ class WrittenReport(Tabular):
         return not verdict_rows(self.report).failed
 
     @property
-    def runs(self) -> dict[str, Path]:
-        """Return the file of each strategy's run, as `evaluate` reads it."""
-        return {part.name: self.folder / f"run-{part.name}.trec" for part in self.report.strategies}
+    def runs(self) -> dict[str, pd.DataFrame]:
+        """Read each strategy's run, as `evaluate` reads it."""
+        rows = pd.read_parquet(self.folder / "runs.parquet")
+        rows = rows[rows["seed"] == rows.groupby("strategy")["seed"].transform("first")]
+        return {
+            str(name): part[["qid", "docno"]].assign(score=trec_scores(part)[0])
+            for name, part in rows.groupby("strategy", sort=False)
+        }
 
     @property
     def qrels(self) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import FloatArray, IntArray
+from rag_eval.core.arrays import Float32Array, FloatArray, IntArray
 from rag_eval.core.fields import encode_id
 from rag_eval.core.types import Answer
 from rag_eval.corpus.masking import masked_text
@@ -107,26 +107,37 @@ def _rank_documents(
 # ---- TREC.
 
 
-def _trec_run(frame: pd.DataFrame) -> bytes:
-    """Write the ranked documents of one strategy and seed: `qid Q0 docno rank score tag`.
+def trec_scores(frame: pd.DataFrame) -> tuple[Float32Array, bool]:
+    """Return scores that order a run as its ranks do, and whether they are 1 / rank.
 
     The score is the retriever's own. Tools order a run by its scores, so equal scores become
     slightly different. Scores that rise along a ranking do not explain it, for example after a
-    rerank step. Then the score is 1 / rank, and the tag ends with `:1/rank`.
+    rerank step. Then the score is 1 / rank.
     """
     topic = pd.factorize(frame["qid"])[0]
+    scores = frame["score"].to_numpy(dtype=np.float64)
+    rises = not _never_rises(scores, topic)
+    if rises:
+        scores = 1 / frame["rank"].to_numpy(dtype=np.float64)
+    return _separate_ties(scores, topic), rises
+
+
+def _trec_run(frame: pd.DataFrame) -> bytes:
+    """Write the ranked documents of one strategy and seed: `qid Q0 docno rank score tag`.
+
+    The scores are `trec_scores`; after 1 / rank the tag ends with `:1/rank`.
+    """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    scores, tags = frame["score"].to_numpy(dtype=np.float64), frame["strategy"]
-    if not _never_rises(scores, topic):
-        scores, tags = 1 / frame["rank"].to_numpy(dtype=np.float64), tags + ":1/rank"
+    scores, rises = trec_scores(frame)
+    tags = frame["strategy"] + ":1/rank" * rises
     columns: dict[str, object] = {
         "qid": _tokens(frame["qid"]),
         "Q0": "Q0",
         "docno": _tokens(frame["docno"]),
         "rank": frame["rank"],
-        "score": _separate_ties(scores, topic),
+        "score": scores,
         "tag": _tokens(tags),
     }
     sink = pa.BufferOutputStream()
@@ -142,7 +153,7 @@ def _never_rises(scores: FloatArray, topic: IntArray) -> bool:
     return bool(np.isfinite(scores).all() and (np.diff(scores)[is_same] <= 0).all())
 
 
-def _separate_ties(scores: FloatArray, topic: IntArray) -> npt.NDArray[np.float32]:
+def _separate_ties(scores: FloatArray, topic: IntArray) -> Float32Array:
     """Lower equal scores of a topic by the smallest steps of a 32-bit float, to keep their order.
 
     trec_eval holds scores in 32 bits. `scores` [n] never rise within a topic; `topic` [n] has the
