@@ -28,6 +28,8 @@ _JOINING = _IDLE | frozenset(
 """Words that a sentence may have beside those of its passage."""
 _MOST_WORDS = 150
 """Most words of a sentence that are searched for an exchange, which takes quadratic time."""
+_MOST_CLAUSES = 20
+"""Most clauses of a sentence, and sentences with its numbers, that `torn_words` reads."""
 _CLAUSE = re.compile(r"[,;:.!?]\s|\b(?:and|but|or|while)\b")
 _NEGATION = re.compile(r"\b(?:not|no|never|none|neither|nor|without|cannot)\b|n['’]t\b")
 _FRACTION = re.compile(r"(?<!\d)\d{1,9} of \d{1,9}(?!\d)")
@@ -184,12 +186,14 @@ def torn_words(sentence: str, passage: str) -> list[str]:
     ['2', '8']
     """
     places = [_CLAUSE.split(passage[start:end]) for start, end in sentences.spans(passage)]
+    wholes = [_quantities(" ".join(place)).keys() for place in places]
     torn: list[str] = []
-    for clause in _CLAUSE.split(sentence):
+    for clause in _CLAUSE.split(sentence)[:_MOST_CLAUSES]:
         figures = _quantities(clause).keys()
-        if not any(figures <= _quantities(" ".join(place)).keys() for place in places):
+        holding = [place for place, whole in zip(places, wholes, strict=True) if figures <= whole]
+        if not holding:
             torn += figures
-        for place in places if figures else ():
+        for place in holding[:_MOST_CLAUSES] if figures else ():
             ends = [n for n, part in enumerate(place, 1) if figures <= _quantities(part).keys()]
             if ends:  # a clause shares the subject of the clauses before it
                 away = set(missing_words(clause, " ".join(place[: ends[-1]])))

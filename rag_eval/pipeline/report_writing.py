@@ -6,8 +6,9 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any, Final
 
+from rag_eval.core.errors import InputError
 from rag_eval.pipeline.answer_stages import ABORT_LOG, Answered, AnswerSet, find_answered
-from rag_eval.pipeline.comparisons import acceptances
+from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -73,6 +74,15 @@ REPLACED: Final = (
 """Files that every run writes anew, or removes."""
 
 
+def _identify_baseline(work: Work) -> str:
+    """Name the accepted run, or what is wrong with it; empty without one."""
+    try:
+        baseline = load_baseline(work.evaluation.home, work.config.name)
+    except InputError as error:
+        return error.problems[0].message
+    return "" if baseline is None else baseline.run.run_id
+
+
 def _identify_report(work: Work, **inputs: Any) -> object:
     """Identify what the report says beside its inputs, and the report in the folder.
 
@@ -84,7 +94,7 @@ def _identify_report(work: Work, **inputs: Any) -> object:
     places = [evaluation.reports] + [settings.reports] * evaluation.is_primary
     return {
         "run": None if before is None else before.run_id,
-        "baseline": [last.run_id for last in acceptances(evaluation.home, work.config.name)[-1:]],
+        "baseline": _identify_baseline(work),
         "embedded": count_embedded(Results(inputs)).embedded,
         "code": code_version(),
         "evaluation": [evaluation.partial, evaluation.known],

@@ -92,7 +92,7 @@ def test_the_gold_set_may_be_the_last_argument(project):
         assert "nope" in by_name.output, words
         by_option = project.command(*words.split(), "--gold-set", "nope", exit_code=None)
         assert by_option.output == by_name.output, words
-    twice = project.command("trust", "list", "nope", "--gold-set", "tiny", exit_code=None)
+    twice = project.command("trust", "verify", "nope", "--gold-set", "tiny", exit_code=None)
     assert "one gold set" in twice.output
 
 

@@ -135,9 +135,7 @@ def use_every_command(workers: Workers) -> dict[str, str]:
     run("rollout", "vector", "--against", "bm25")
     run("gate", "tiny", "--accept", "--who", "Ada", "--why", "one")
     run("validate", workers.root / "citations.jsonl", "--index", workers.home)
-    blocked = json.loads(run("trust", "list", "--json"))["chunk_id"]
-    run("trust", "show", blocked)
-    run("trust", "allow", blocked, "--who", "Ada", "--why", "a test")
+    run("trust", "allow", "--document", "planted.md", "--who", "Ada", "--why", "a test")
     run("clean", "--keep", "1")
     run("show")
     return {name: text for name, text in workers.printed.items() if " clean " not in name}

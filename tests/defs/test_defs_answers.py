@@ -8,7 +8,8 @@ import pytest
 from pydantic import SecretStr
 
 DETERMINISTIC = (
-    "answers: {mode: deterministic, top_k: 5, preflights: [{kind: retrieve}, {kind: grep}]}"
+    "answers: {mode: deterministic, abstain_below: 0.2, top_k: 5, "
+    "preflights: [{kind: retrieve}, {kind: grep}]}"
 )
 UNUSED = "Bananas are yellow fruit from Ecuador."
 

@@ -308,6 +308,8 @@ def own(scenario):
     A system that reads our port cites the same kind of payload.
     """
     project = scenario.project
+    text = CONFIG.replace("{mode: deterministic,", "{mode: deterministic, abstain_below: 0,")
+    project.write("gold_set.yaml", text)
     project.run()
     payloads = {}
     for row in project.lines("citations.jsonl"):

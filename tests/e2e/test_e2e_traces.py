@@ -110,17 +110,12 @@ def test_a_database_that_cannot_be_used_leaves_the_report(project, monkeypatch):
 
 
 @pytest.mark.slow
-def test_no_trace_lines_without_answers_or_by_setting(project, monkeypatch):
+def test_no_trace_lines_without_answers(project):
     project.run()
     assert log_of(project)
     before = len(read_traces(SqlStore(project.home / "rag_eval.db")))
     log = project.reports / "tiny" / "traces.log"
-    monkeypatch.setenv("RAG_EVAL_TRACE_LOG", "false")
-    project.run()
-    assert not log.exists()  # lines of an earlier run do not stand beside this report
-    assert len(read_traces(SqlStore(project.home / "rag_eval.db"))) == 2 * before
-    monkeypatch.delenv("RAG_EVAL_TRACE_LOG")
     project.write("gold_set.yaml", CONFIG.replace(ANSWERS, ""))
     project.run()
-    assert not log.exists()
-    assert len(read_traces(SqlStore(project.home / "rag_eval.db"))) == 2 * before
+    assert not log.exists()  # lines of an earlier run do not stand beside this report
+    assert len(read_traces(SqlStore(project.home / "rag_eval.db"))) == before

@@ -50,6 +50,7 @@ def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_writte
     project.run()
     key = read_run(Home(project.home), project.report()["run_id"]).artifact("explorer").key
     (project.home / "artifacts" / "explorer" / key).rename(project.root / "gone")
+    (project.reports / "tiny" / "index.html").unlink()
     evaluation = reopened(project)
     open_runner(evaluation).one(Node("html_report"))
     said = (project.reports / "tiny" / "index.html").read_text(encoding="utf-8")
