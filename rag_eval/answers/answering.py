@@ -46,7 +46,6 @@ from rag_eval.core.types import (
     Reply,
 )
 from rag_eval.corpus.chunking import segments
-from rag_eval.measures.support import Score
 from rag_eval.storage.hashing import lines_hash
 
 # ---- Prompts: the contract, the evidence as data, the question
@@ -177,7 +176,7 @@ class Tools:
     `passes`, bool [n_chunks], marks the chunks that the trust filter lets through; None without a
     filter. `extract`, `chat` and `recorded` serve the modes deterministic, llm and recorded; None
     if no question uses the mode. `concurrency` is the number of questions sent to the model at a
-    time. `score` is the verifier of `require_citation_support`; without it words are compared.
+    time.
     """
 
     library: Library
@@ -187,7 +186,6 @@ class Tools:
     chat: Chat | None = None
     recorded: Mapping[str, Answer] | None = None
     concurrency: int = 1
-    score: Score | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -577,7 +575,7 @@ def answer_questions(
     """
     _check_tools(questions, tools)
     preflights = Preflights(tools.library, tools.retrieve, tools.passes)
-    plugins = load_plugins(config, tools.score)
+    plugins = load_plugins(config)
     cases = [_Case(question, preflights, plugins) for question in questions]
     modes, events = Counter(question.settings.mode for question in questions), Events()
     events.add("run.start", questions=len(questions), **dict(sorted(modes.items())))

@@ -7,10 +7,8 @@ validators of the gold set. A reply that breaks a rule fails.
 import bisect
 import dataclasses
 import difflib
-import functools
 import importlib.metadata
 import itertools
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -32,9 +30,7 @@ from rag_eval.measures.citation_support import (
     citation_support,
     exchanged_words,
     missing_words,
-    torn_words,
 )
-from rag_eval.measures.support import Score
 from rag_eval.trust.guard import screen
 
 # ---- Gates between a reply and an answer: provenance, quotes, sections, path gates A and B
@@ -396,15 +392,12 @@ class _NoOptions(BaseModel, extra="forbid"):
     pass
 
 
-def require_citation_support(options: Mapping[str, Any], score: Score | None = None) -> Check:
+def require_citation_support(options: Mapping[str, Any]) -> Check:
     """Reject an answer that says more than the text that it cites; takes no options.
 
     The citations of every sentence that states something must support it (`citation_support`), and
     the passage that does so must have all its content words, none of them exchanged. So a model has
     to keep to the words of its sources. Source text that speaks to a model supports nothing.
-
-    `score` is a verifier, whose verdict takes the place of all comparisons of words. A sentence
-    without a verdict is rejected.
     """
     _NoOptions.model_validate(dict(options))
 
@@ -422,20 +415,10 @@ def require_citation_support(options: Mapping[str, Any], score: Score | None = N
             citations=candidate.citations,
             evidence=evidence,
         )
-        (sentences,) = citation_support([answer], score=score)
-        doubt = _doubt_words if score is None else _doubt_verdict
-        doubts = (
-            (sentence, doubt(sentence) if sentence.places else "cites nothing")
-            for sentence in sentences
-        )
-        return next(
-            (
-                f"sentence {sentence.segment + 1} ({quoted(sentence.text, 100)}) {reason}."
-                for sentence, reason in doubts
-                if reason
-            ),
-            None,
-        )
+        for sentence in citation_support([answer])[0]:
+            if reason := _doubt(sentence):
+                return f"sentence {sentence.segment + 1} ({quoted(sentence.text, 100)}) {reason}."
+        return None
 
     return check
 
@@ -452,29 +435,19 @@ def _without_orders(item: Evidence) -> Evidence:
     return dataclasses.replace(item, chunk=dataclasses.replace(item.chunk, text=text))
 
 
-_UNSUPPORTED = "is not supported by what it cites"
-
-
-def _doubt_verdict(sentence: SentenceSupport) -> str:
-    """Say why the verifier's verdict does not carry a sentence; empty if it does."""
-    if math.isnan(sentence.score):
-        return "has no verdict of the verifier on what it cites"
-    return "" if sentence.supported else _UNSUPPORTED
-
-
-def _doubt_words(sentence: SentenceSupport) -> str:
+def _doubt(sentence: SentenceSupport) -> str:
     """Say why the words that a sentence cites do not carry it; empty if they do."""
+    if not sentence.places:
+        return "cites nothing"
     if sentence.conflict:
         return f"conflicts with what it cites: {quoted(sentence.conflict, 150)}"
     if not sentence.supported:
-        return _UNSUPPORTED
+        return "is not supported by what it cites"
     texts = sentence.text, sentence.passage
-    doubts = {
-        "has words that what it cites lacks": missing_words(*texts),
-        "exchanges words of what it cites": exchanged_words(*texts) or (),
-        "takes words out of their clause in what it cites": torn_words(*texts),
-    }
-    return next((f"{why}: {_join_named(words)}" for why, words in doubts.items() if words), "")
+    if missing := missing_words(*texts):
+        return f"has words that what it cites lacks: {_join_named(missing)}"
+    exchanged = exchanged_words(*texts)
+    return f"exchanges words of what it cites: {_join_named(exchanged)}" if exchanged else ""
 
 
 OWN_VALIDATORS: dict[str, Factory] = {
@@ -517,8 +490,8 @@ class Plugins(NamedTuple):
     postprocessors: "list[tuple[str, Postprocess]]"
 
 
-def load_plugins(settings: Answers, score: Score | None = None) -> Plugins:
-    """Load the plug-ins of a gold set; `score` is its verifier for `require_citation_support`.
+def load_plugins(settings: Answers) -> Plugins:
+    """Load the plug-ins of a gold set.
 
     Raises InputError with every problem: `unknown_validator` (with the installed names),
     `broken_validator`, `bad_validator_options`, and these of a postprocessor.
@@ -532,9 +505,7 @@ def load_plugins(settings: Answers, score: Score | None = None) -> Plugins:
             except InputError as error:
                 problems.extend(error.problems)
 
-    supports = functools.partial(require_citation_support, score=score)
-    built_in = OWN_VALIDATORS | {"require_citation_support": supports}
-    load(settings.validators, plugins.validators, "validator", built_in)
+    load(settings.validators, plugins.validators, "validator", OWN_VALIDATORS)
     load(settings.postprocessors, plugins.postprocessors, "postprocessor", {})
     if problems:
         raise InputError(problems)

@@ -10,11 +10,10 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pydantic import JsonValue
 
-from rag_eval.answers.abstention import MAX_CHARS, abstention
+from rag_eval.answers.abstention import abstention
 from rag_eval.answers.contract import place_citation, unmarked_segment
 from rag_eval.answers.evidence import Library, cite_token
 from rag_eval.answers.replies import join_error, read_token
@@ -38,7 +37,6 @@ from rag_eval.corpus.chunking import segments
 from rag_eval.corpus.loaders.recorded import Citation, Context, RecordedOutput
 from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import covered_with, labelled_values, mask
-from rag_eval.measures.support import BAR, Score
 from rag_eval.storage.hashing import digest, text_hash
 
 
@@ -437,30 +435,3 @@ def _judge_outcome(output: RecordedOutput, text: str) -> tuple[AnswerOutcome, tu
     if not text.strip():
         return "failed", (EMPTY_ANSWER,)
     return abstention(text) or "answered", ()
-
-
-REFUSAL = "This reply only says that the sources do not hold the answer, and it answers nothing."
-"""What a verifier is asked about an answer."""
-
-
-def judge_refusals(
-    answers: Mapping[str, Answer], score: Score, warnings: ProblemList
-) -> dict[str, Answer]:
-    """Ask a verifier which answers without a citation refuse in words that the lists lack.
-
-    Returns these answers as refusals, by query_id. A warning counts the verdicts that failed.
-    """
-    asked = {
-        query_id: answer
-        for query_id, answer in answers.items()
-        if answer.outcome == "answered" and not answer.citations and len(answer.text) <= MAX_CHARS
-    }
-    scores = score([REFUSAL] * len(asked), [answer.text for answer in asked.values()])
-    if n_failed := int(np.isnan(scores).sum()):
-        message = f"the verifier gave no verdict on {n_failed} answers, so they are no refusals"
-        warnings.add("refusal_not_judged", message, field="answers.verifier", severity="warning")
-    return {
-        query_id: dataclasses.replace(answer, outcome="not_found")
-        for (query_id, answer), support in zip(asked.items(), scores, strict=True)
-        if support >= BAR
-    }

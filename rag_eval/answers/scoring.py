@@ -1,11 +1,8 @@
 """Score the sentences of answers, and judge whether the answers use their evidence (FK019)."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
-
-import numpy as np
 
 from rag_eval.answers.chat import async_client
 from rag_eval.core.arrays import FloatArray
@@ -17,7 +14,6 @@ from rag_eval.measures.answers import judge_faithfulness as judge_samples
 from rag_eval.measures.citation_support import SentenceSupport, citation_support
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.support import BAR, Cites, Gap, Purpose, Score, groundedness, retrieval_gaps
-from rag_eval.storage.hashing import digest
 
 UNCHECKED = ("failed", "contract_error_reply")
 """Outcomes of questions without an answer, which FK019 therefore skips."""
@@ -55,77 +51,54 @@ def score_answers(
     """Score answers on their evidence; words weigh by how rare they are in `corpus_texts`.
 
     A verifier `score` takes the place of the comparison of words, whose bar of support is `bar`.
+    FK019 compares words in any case.
     """
     frequencies = count_documents(corpus_texts)
-    score = None if score is None else _ask_once(score)
     is_answered = [answer.outcome == "answered" for answer in answers]
     texts = [answer.text if has else "" for answer, has in zip(answers, is_answered, strict=True)]
     evidence = [[item.chunk.text for item in answer.evidence] for answer in answers]
     grounded = groundedness(texts, evidence, frequencies, bar)
+    support = citation_support(answers, frequencies, bar=bar)
+    gaps = find_gaps(answers, support, purpose, frequencies)
     if score is not None:
         premises = ["\n\n".join(evidence[at]) for at in grounded.answer_of.tolist()]
         grounded = grounded.rescored(score(grounded.sentences, premises))
-    support = citation_support(answers, frequencies, score, bar)
-    cited = [
-        [sentence for sentence in sentences if sentence.places and has]
+        support = citation_support(answers, frequencies, score, bar)
+    citing = [
+        [one for one in sentences if has and one.places and not math.isnan(one.score)]
         for sentences, has in zip(support, is_answered, strict=True)
     ]
-    citing = [
-        [sentence for sentence in sentences if not math.isnan(sentence.score)]
-        for sentences in cited
-    ]
-    gaps = find_gaps(answers, cited, purpose, frequencies, score)
     return ScoredAnswers(grounded.value, grounded.supported, citing, gaps)
 
 
 def find_gaps(
     answers: Sequence[Answer],
-    cited: Sequence[Sequence[SentenceSupport]],
+    support: Sequence[Sequence[SentenceSupport]],
     purpose: Purpose,
     frequencies: DocumentFrequencies | None = None,
-    score: Score | None = None,
 ) -> dict[int, Gap]:
     """Check FK019 on every answer, and return the results by the position of the answer.
 
-    `cited` are the sentences of each answer that cite something. Answers with an outcome in
+    `support` are the sentences of each answer with their citations. Answers with an outcome in
     UNCHECKED are left out.
     """
     checked = [at for at, answer in enumerate(answers) if answer.outcome not in UNCHECKED]
     verdicts = retrieval_gaps(
         [answers[at].text for at in checked],
         [[item.chunk.text for item in answers[at].evidence] for at in checked],
-        cites=[_cites(cited[at]) for at in checked],
+        cites=[_cites(answers[at], support[at]) for at in checked],
         purpose=purpose,
         frequencies=frequencies,
-        score=score,
     )
     return dict(zip(checked, verdicts, strict=True))
 
 
-def _cites(sentences: Sequence[SentenceSupport]) -> Cites:
-    """Tell whether citations support a sentence, if only partly, if the verifier judged them."""
-    if any(sentence.verdict != "unsupported" for sentence in sentences):
-        return True
-    if any(math.isnan(sentence.score) for sentence in sentences):
-        return "no_verdict"
-    return False if sentences else None
-
-
-def _ask_once(score: Score) -> Score:
-    """Ask a verifier once about each sentence and its evidence, also where it fails."""
-    scores: dict[str, float] = {}
-
-    @functools.wraps(score)
-    def ask(sentences: list[str], evidence: list[str]) -> FloatArray:
-        pairs = list(zip(sentences, evidence, strict=True))
-        keys = [digest(list(pair)) for pair in pairs]
-        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in scores}
-        if new:
-            verdicts = score(*map(list, zip(*new.values(), strict=True)))
-            scores.update(zip(new, verdicts.tolist(), strict=True))
-        return np.array([scores[key] for key in keys], dtype=np.float64)
-
-    return ask
+def _cites(answer: Answer, sentences: Sequence[SentenceSupport]) -> Cites:
+    """Tell whether citations support a sentence, if only partly; None without a citation."""
+    cited = [sentence for sentence in sentences if sentence.places]
+    if answer.outcome != "answered" or not cited:
+        return None
+    return any(sentence.verdict != "unsupported" for sentence in cited)
 
 
 def judge_faithfulness(

@@ -28,10 +28,6 @@ _JOINING = _IDLE | frozenset(
 """Words that a sentence may have beside those of its passage."""
 _MOST_WORDS = 150
 """Most words of a sentence that are searched for an exchange, which takes quadratic time."""
-_MOST_CLAUSES = 20
-"""Most clauses of a sentence, and sentences with its numbers, that `torn_words` reads."""
-_CLAUSE = re.compile(r"[,;:.!?]\s|\b(?:and|but|or|while)\b")
-_NEGATION = re.compile(r"\b(?:not|no|never|none|neither|nor|without|cannot)\b|n['’]t\b")
 _FRACTION = re.compile(r"(?<!\d)\d{1,9} of \d{1,9}(?!\d)")
 _POSSESSIVE = re.compile(r"['’]s\b")
 _SPELLED = {word: str(number) for number, word in enumerate(NUMBER_WORDS) if word != "one"}
@@ -169,45 +165,6 @@ def exchanged_words(sentence: str, passage: str) -> tuple[str, str] | None:
             if not repeats and there == here[-b:] + middle + here[:a]:
                 return " ".join(here[:a]), " ".join(here[-b:])
     return None
-
-
-def torn_words(sentence: str, passage: str) -> list[str]:
-    """Find words that a sentence takes out of the clause of the passage that they stand in.
-
-    These are the numbers of one clause that no single sentence of the passage has, the words that
-    stand there in a clause behind that of the numbers, and the words of a sentence without negation
-    that the passage has in negated clauses only.
-
-    Examples
-    --------
-    >>> torn_words("Finches eat seeds.", "Finches eat insects and never eat seeds.")
-    ['seeds']
-    >>> torn_words("Type 2 lasts 8 hours.", "Type 1 lasts 8 hours. Type 2 lasts 9 hours.")
-    ['2', '8']
-    """
-    places = [_CLAUSE.split(passage[start:end]) for start, end in sentences.spans(passage)]
-    wholes = [_quantities(" ".join(place)).keys() for place in places]
-    torn: list[str] = []
-    for clause in _CLAUSE.split(sentence)[:_MOST_CLAUSES]:
-        figures = _quantities(clause).keys()
-        holding = [place for place, whole in zip(places, wholes, strict=True) if figures <= whole]
-        if not holding:
-            torn += figures
-        for place in holding[:_MOST_CLAUSES] if figures else ():
-            ends = [n for n, part in enumerate(place, 1) if figures <= _quantities(part).keys()]
-            if ends:  # a clause shares the subject of the clauses before it
-                away = set(missing_words(clause, " ".join(place[: ends[-1]])))
-                torn += sorted(away.difference(missing_words(clause, " ".join(place))))
-    if not _NEGATION.search(sentence.lower()):
-        analyzer = Analyzer()
-        stated, denied = set[int](), set[int]()
-        for clause in _CLAUSE.split(passage.lower()):
-            part = denied if _NEGATION.search(clause) else stated
-            part.update(*analyzer.index([clause]))
-        words = WORD.findall(sentence)
-        rows = zip(words, analyzer.index(words), strict=True)
-        torn += [word for word, ids in rows if not (denied - stated).isdisjoint(ids)]
-    return torn
 
 
 def _take(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:

@@ -418,9 +418,8 @@ Reason = Literal[
     "content_unused",
     "citation_unsupported",
     "empty_answer",
-    "no_verdict",
 ]
-Cites = bool | Literal["no_verdict"] | None
+Cites = bool | None
 """Whether the citations of an answer support one of its sentences; None without a citation."""
 VIOLATIONS: frozenset[Reason] = frozenset(
     {"content_unused", "citation_unsupported", "empty_answer"}
@@ -455,7 +454,6 @@ def retrieval_gaps(
     cites: Sequence[Cites] | None = None,
     purpose: Purpose = "answer",
     frequencies: DocumentFrequencies | None = None,
-    score: Score | None = None,
 ) -> list[Gap]:
     """Judge whether every answer uses its retrieved texts.
 
@@ -482,9 +480,6 @@ def retrieval_gaps(
     citation. A false value is the violation `citation_unsupported`, unless the answer complies
     otherwise: a phrase does not mend a citation. The purpose `context` is for retrieval that only
     sets the tone. `frequencies` are as for `support`.
-
-    `score` is a verifier, whose probability of 0.5 or more takes the place of the score. If
-    a missing verdict leaves a case open, its reason is `no_verdict`, which is no violation.
     """
     shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
     cites = cites or [None] * len(answers)
@@ -498,20 +493,11 @@ def retrieval_gaps(
         [shown[at] for at in open_cases],
         frequencies,
     )
-    uses = np.array([one.reaches(_USED) for one in scored.supports], dtype=bool)
-    unjudged = {at for at in open_cases if cites[at] == "no_verdict"}
-    if score is not None and open_cases:
-        texts = ["\n\n".join(shown[open_cases[at]]) for at in scored.answer_of.tolist()]
-        verdicts_of = score(scored.sentences, texts)
-        uses = scored.rescored(verdicts_of).score >= BAR
-        failed = scored.answer_of[np.isnan(verdicts_of) & ~np.isnan(scored.score)]
-        unjudged |= {open_cases[at] for at in failed.tolist()}
-    first: dict[int, str] = {}
-    for sentence in np.flatnonzero(uses).tolist():
-        first.setdefault(open_cases[int(scored.answer_of[sentence])], scored.sentences[sentence])
-    used = {at: Gap("content_used", text[:_SHOWN]) for at, text in first.items()}
+    used: dict[int, Gap] = {}
+    for at, sentence, one in zip(scored.answer_of, scored.sentences, scored.supports, strict=True):
+        if one.reaches(_USED):
+            used.setdefault(open_cases[at], Gap("content_used", sentence[:_SHOWN]))
     unused = [Gap("content_unused" if one is None else "citation_unsupported") for one in cites]
-    used = {at: Gap("no_verdict") for at in unjudged} | used
     return [verdict or used.get(at, unused[at]) for at, verdict in enumerate(verdicts)]
 
 

@@ -24,7 +24,7 @@ from rag_eval.answers.evidence import (
     with_units,
 )
 from rag_eval.answers.extractive import Extractive
-from rag_eval.answers.recorded import RecordedAnswers, judge_refusals
+from rag_eval.answers.recorded import RecordedAnswers
 from rag_eval.answers.scoring import judge_faithfulness, score_answers
 from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.checking import Payload, judge_citations
@@ -107,7 +107,6 @@ class AnswerSet(Result):
     """Answers to every question, in the order of the questions.
 
     `stated` has the payload that a recorded output states for each citation, by query_id.
-    `verifier_usage` counts the requests of validators.
     """
 
     answers: list[Answer] = json_part()
@@ -117,7 +116,6 @@ class AnswerSet(Result):
     events: bytes = file_part("events.log")
     about: AnswerFacts = json_part()
     usage: AnswerUsage | None = json_part(volatile=True, default=None)
-    verifier_usage: Usage | None = json_part(volatile=True, default=None)
 
     def report_part(self, _: Work) -> dict[str, Any]:
         """Give who answered and how, what it cost, and the warnings about a file of outputs."""
@@ -139,8 +137,6 @@ class AnswerSet(Result):
             if name.startswith(prefix)
         }
         part |= {"findings": findings} if findings else {}
-        if self.verifier_usage is not None:
-            part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
         return {"answers": part, "gold": {"warnings": facts.warnings}}
 
 
@@ -182,8 +178,7 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     """
     answers = _answers_config(work.config)
     modes = {question.settings.mode for question in list_questions(work.config, gold_variants)}
-    asks_verifier = "recorded" in modes and answers.verifier is not None
-    if "llm" in modes or answers.validators or answers.postprocessors or asks_verifier:
+    if "llm" in modes or answers.validators or answers.postprocessors:
         return AGAIN
     path = work.base / (answers.recorded or "")
     return file_hash(path) if path.is_file() else ""
@@ -227,7 +222,6 @@ def answer_gold_set(
         ranking, Payloads(units, documents, analyzer), gold_variants.variants["text"].tolist()
     )
     endpoint = chat = extract = recorded = None
-    verifier = _open_verifier(work) if answers.validators or "recorded" in modes else None
     if "llm" in modes:
         endpoint = work.settings.find_endpoint(answers.endpoint, "answers.endpoint")
         chat = ChatClient(endpoint, ChatCache(open_store(work.settings)))
@@ -243,8 +237,6 @@ def answer_gold_set(
         }
         outputs = read_outputs(work.base / answers.recorded, warnings)
         recorded, payloads = maker.answer_all(outputs, asked, warnings)
-        if verifier is not None:
-            recorded |= judge_refusals(recorded, verifier.score, warnings)
     tools = Tools(
         library,
         stored,
@@ -253,7 +245,6 @@ def answer_gold_set(
         chat,
         recorded,
         endpoint.concurrency if endpoint else 1,
-        verifier.score if verifier is not None else None,
     )
     title, n = f"Answering ({', '.join(sorted(modes))})", len(questions)
     with work.progress.step(title, n, "questions") as advance:
@@ -285,7 +276,6 @@ def answer_gold_set(
             abstain_below=None if extract is None else answers.abstain_below,
         ),
         usage=usage,
-        verifier_usage=None if verifier is None else verifier.usage(),
     )
 
 
@@ -459,7 +449,7 @@ class AnswerMeasures(Result):
         part = {name: getattr(facts, name) for name in ("outcomes", "codes", "gap", "faithfulness")}
         if facts.verifier is not None:
             part["verifier"] = facts.verifier
-        if self.verifier_usage is not None:  # validators ask it too, when the answers are made
+        if self.verifier_usage is not None:
             part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
         return {
             "answers": {"measures": of_answers, **part},

@@ -280,7 +280,7 @@ def report_gaps(answers: Sequence[Answer], gaps: Mapping[int, Gap]) -> Retrieval
     return RetrievalGap(
         code=CODE,
         severity="warning",
-        n_checked=sum(gap.reason != "no_verdict" for gap in gaps.values()),
+        n_checked=len(gaps),
         n_flagged=len(unused),
         flagged=flagged,
     )

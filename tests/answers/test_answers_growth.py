@@ -58,7 +58,6 @@ READERS = {
     "spell_alike": numerals.spell_alike,
     "missing_words": lambda text: citation_support.missing_words(text, text),
     "exchanged_words": lambda text: citation_support.exchanged_words(text, text[::-1]),
-    "torn_words": lambda text: citation_support.torn_words(text, text),
     "find_conflicts": lambda text: find_conflicts(text, text, [text]),
     "retrieval_gaps": lambda text: support.retrieval_gaps([text], [["Nothing."]]),
     "judge, body": lambda text: contract.judge(text, [], []),

@@ -4,13 +4,12 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.answers.evidence import Library
-from rag_eval.answers.recorded import REFUSAL, RecordedAnswers, judge_refusals, read_markers
+from rag_eval.answers.recorded import RecordedAnswers, read_markers
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker
 from rag_eval.core.strategy import Identity
@@ -321,19 +320,3 @@ def test_no_text_is_lost_but_markers_and_blanks(answer):
     assert all(character in rest for character in plain if not character.isspace())
     assert plain.count("a") == answer.count("a")
     assert all(-1 <= segment < len(spans_of(plain)) for segment, _ in found)
-
-
-def test_a_verifier_finds_refusals_in_words_that_the_lists_lack(answer):
-    texts = ["The excerpt ends too early for that.", "Terns.", "Gulls.", "Never [1].", "No idea."]
-    answers = {text: answer(answer=text, contexts=["Terns fly far."]) for text in texts}
-    asked = {}
-
-    def score(sentences, evidence):
-        asked.update(zip(evidence, sentences, strict=True))
-        return np.array([0.5, 0.49, np.nan])
-
-    warnings = ProblemList()
-    refusals = judge_refusals(answers, score, warnings)
-    assert asked == dict.fromkeys(texts[:3], REFUSAL)
-    assert {text: one.outcome for text, one in refusals.items()} == {texts[0]: "not_found"}
-    assert [problem.code for problem in warnings.listed()] == ["refusal_not_judged"]

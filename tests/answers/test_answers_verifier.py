@@ -6,17 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from answer_corpus import DOCS, evidence
 from fake_llm import FakeLLM
 from overlap_model import make_overlap_model, make_tokenizer
 
 from rag_eval.answers.chat import ChatCache
-from rag_eval.answers.contract import Candidate, load_plugins, validate
 from rag_eval.answers.verifier import Verifier, open_verifier
-from rag_eval.core.config import Answers
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.core.types import CitedSpan
 from rag_eval.storage.sql import SqlStore
 
 FACT = "the tower has three lifts"
@@ -113,29 +109,6 @@ def test_unknown_names_are_refused_with_the_known_ones(tmp_path):
         open_verifier("other", Settings(home=tmp_path), lambda: None)
     chat = problem_of(tmp_path, {"kind": "chat", "endpoint": "nowhere"})
     assert (chat.code, chat.field) == ("unknown_endpoint", "verifiers.own.endpoint")
-
-
-@pytest.mark.parametrize(
-    ("text", "entailment", "max_tokens", "reason"),
-    [
-        ("Paris is not the capital of Germany.", 1, 512, ""),  # the model counts known words
-        ("Paris is the capital of France.", 0, 512, "is not supported by what it cites."),
-        (", ".join(["Paris is the capital"] * 5), 1, 32, "has no verdict of the verifier"),
-    ],
-)
-def test_citation_support_takes_the_verdict(tmp_path, text, entailment, max_tokens, reason):
-    name = "docs/capitals.md"
-    model = make_overlap_model(tmp_path / "model", f"{DOCS[name]} not .")
-    options = {"kind": "onnx", "model": str(model), "max_tokens": max_tokens}
-    verifier = opened(tmp_path, options | {"entailment": entailment})
-    settings = Answers.model_validate({"validators": [{"name": "require_citation_support"}]})
-    place = next(at for at, item in enumerate(evidence()) if item.chunk.doc_id == name)
-    chunk = evidence()[place].chunk
-    cited = (CitedSpan(-1, place, name, chunk.offsets.start, chunk.offsets.end),)
-    candidate = Candidate("q", "Where?", "llm", text, text, "", cited, evidence())
-    found = validate(candidate, load_plugins(settings, verifier.score).validators)
-    assert [fault.code for _, fault in found] == ["validator_failed"] * bool(reason)
-    assert all(reason in fault.message for _, fault in found)
 
 
 # ---- A cross-encoder of sentence-transformers

@@ -35,8 +35,8 @@ def test_an_onnx_verifier_replaces_the_score_of_words(run, tmp_path, project, mo
     assert (verifier["name"], verifier["failures"]) == ("own", {})
     assert "verifier_usage" not in report["answers"]
     assert re.search(r"support scored by</dt>.*model\.onnx, sha256", project.text("index.html"))
-    assert report["answers"]["gap"]["n_flagged"] == report["answers"]["outcomes"]["answered"]
-    # verdicts on all evidence and on the cited text; FK019 asks for no others
+    assert report["answers"]["gap"]["n_flagged"] == 0  # FK019 compares words
+    # verdicts on all evidence and on the cited text
     assert len(list((project.home / "artifacts" / "verified_sentences").iterdir())) == 2
 
 
@@ -53,21 +53,6 @@ def test_failed_verdicts_are_counted_and_asked_for_again(run, monkeypatch):
     assert second["verifier"]["failures"] == {}
     assert answer_measures(reports[1])["groundedness"]["value"] > 0.5
     assert second["verifier_usage"]["cost"] > 0
-
-
-def test_requests_of_validators_are_counted(project, run, monkeypatch):
-    validated = "verifier: own, validators: [{name: require_citation_support}]}"
-    project.write("gold_set.yaml", CONFIG.replace("top_k: 5}", f"top_k: 5, {validated}"))
-    with FakeLLM() as server:
-        endpoint = {"base_url": server.base_url, "model": "good", "price_per_1k_tokens_in": 1.0}
-        monkeypatch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"local": endpoint}))
-        report, _ = run({"kind": "chat", "endpoint": "local"})
-        usage = report["answers"]["verifier_usage"]
-    assert usage["requests"] == len(server.received) > 0
-    assert (
-        usage["cached"] > 0
-    )  # the measures ask about the sentences that the validator asked about
-    assert usage["cost"] == pytest.approx(usage["tokens_in"] / 1000)
 
 
 def test_an_unknown_verifier_is_refused_before_anything_is_made(project):
