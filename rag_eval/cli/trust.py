@@ -68,25 +68,21 @@ def sign(
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """Sign and record every document as it is now; later runs block documents that changed.
+    """Record every document as it is now, and sign the record; later runs block changed documents.
 
-    Writes the files that trust.signatures and trust.manifest of the gold set name.
+    Writes the file that trust.manifest of the gold set names, and its signature beside it.
     """
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.stages import open_runner
         from rag_eval.pipeline.trust_commands import sign_corpus
 
-        for line in sign_corpus(open_runner(evaluation), key):
-            typer.echo(line)
+        typer.echo(sign_corpus(open_runner(evaluation), key))
 
 
 @trust.command()
 def verify(gold_set: OneGoldSet = None, home: Home = None, gold_sets: GoldSets = None) -> None:
-    """Check the documents as they are now against signatures and manifest.
-
-    The exit status is 2 if one is not as signed and recorded.
-    """
+    """Check the documents as they are now against the manifest; status 2 if one differs."""
     with report_errors():
         evaluation = open_evaluation(gold_set, home, gold_sets)
         from rag_eval.pipeline.stages import open_runner

@@ -191,9 +191,7 @@ _WITHHELD: Final[Mapping[Quarantine, tuple[Verdict, ...]]] = {
     "blocked": ("blocked",),
     "warnings": ("blocked", "warning"),
 }
-CHECKS = tuple(
-    "domain pattern hidden encoded manifest signature topic_shift flood restates_query".split()
-)
+CHECKS = tuple("domain pattern hidden encoded manifest topic_shift flood restates_query".split())
 """Checks of the poisoning guard. A reason code begins with the name of its check."""
 FreshnessState = Literal["dated", "future", "unknown"]
 DomainState = Literal["allowed", "not_listed", "lookalike", "unknown", "not_configured"]
@@ -252,21 +250,12 @@ class Trust(Part):
     keys: dict[Name, PublicKey] = Field(
         default_factory=dict, description="name -> Ed25519 public key, 32 bytes in base64"
     )
-    signatures: str | None = None
-    """JSON lines {"doc_id", "key", "signature"}, relative to the gold set."""
     manifest: str | None = None
     """Recorded hashes of the documents, relative to the gold set; <manifest>.sig must sign it where
     keys are given."""
     unlisted: Literal["allow", "warn", "block"] = "warn"
     """What happens to documents of domains that are not on the allowlist, and to those without an
     address; look-alikes are always blocked."""
-    unsigned: Literal["allow", "warn", "block"] = Field(
-        default_factory=lambda data: (
-            "warn" if data.get("keys") and data.get("signatures") else "allow"
-        ),
-        description="What happens to documents without a signature line that no signed manifest "
-        "records; default: warn where signatures are given, else allow.",
-    )
     quarantine: Annotated[Quarantine, BeforeValidator(_refuse_flag)] = "blocked"
     """Chunks that are left out of the index and of results: those that are blocked, those with
     warnings too, or none. Chunks that stay in are only reported."""
@@ -285,10 +274,8 @@ class Trust(Part):
             raise ValueError("filter: true needs a threshold, under which chunks are left out")
         if self.threshold is not None and not self.configured:
             raise ValueError("threshold: nothing says whom to trust; give domains, authors or keys")
-        if self.signatures is not None and not self.keys:
-            raise ValueError("signatures: nothing verifies them; give keys")
-        if self.unsigned != "allow" and not self.keys:
-            raise ValueError("unsigned: nothing is signed without keys; give keys")
+        if self.keys and self.manifest is None:
+            raise ValueError("keys: nothing is signed; give manifest")
         return self
 
     @property

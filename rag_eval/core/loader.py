@@ -67,7 +67,7 @@ class RawDocument(NamedTuple):
     kind: str
     """Format of the text: numpydoc, markdown, rst, text, passages, or pages between form feeds."""
     source: bytes
-    """Unchanged bytes of the source, which manifests hash and signatures sign."""
+    """Unchanged bytes of the source, which manifests hash."""
     rev: str = ""
     """Revision of the document; empty stands for the content hash."""
     is_dirty: bool = False

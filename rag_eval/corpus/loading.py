@@ -70,15 +70,6 @@ def identify(spec: Loader, base: Path) -> str:
     return digest([configured, lines_hash(spec.identity(base))])
 
 
-def source_bytes(spec: Loader, base: Path) -> dict[str, bytes]:
-    """Read the unchanged bytes of the documents again, by doc_id; signatures sign these bytes.
-
-    Compare the SHA-256 with `source_hash`, because the input may have changed since `load_corpus`.
-    """
-    documents = sorted(spec.read(base).documents, key=lambda document: document.doc_id)
-    return {document.doc_id: document.source for document in documents}
-
-
 def _make_storable(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot hold, by one U+FFFD each, so offsets stay."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

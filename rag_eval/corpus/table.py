@@ -1,7 +1,6 @@
 """Corpora in the rows of a table: names of the columns, and documents from values.
 
-Manifests and signatures use the canonical JSON of a document's id, title and text as the bytes of
-the document.
+Manifests use the canonical JSON of a document's id, title and text as the bytes of the document.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

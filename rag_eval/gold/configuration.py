@@ -249,7 +249,6 @@ def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
     corpus, answers = config.corpus, config.answers
     paths: list[tuple[Location, str | None]] = [
         (("trust", "manifest"), config.trust.manifest),
-        (("trust", "signatures"), config.trust.signatures),
         (("answers", "recorded"), None if answers is None else answers.recorded),
     ]
     if config.trust.manifest is not None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime as dt
-import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from rag_eval.corpus.loading import (
     describe_corpus,
     identify,
     load_corpus,
-    source_bytes,
 )
 from rag_eval.corpus.source import empty_corpus
 from rag_eval.gold.gold_report import BlockedGold, GoldFacts, report_warnings
@@ -66,7 +64,6 @@ from rag_eval.trust.duplicates import FIRST, find_paraphrases
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.restating import find_restating
 from rag_eval.trust.rules import RuleSet
-from rag_eval.trust.signatures import verify
 from rag_eval.trust.sources import judge_sources, vouched_for
 from rag_eval.trust.topic_shift import topic_shift
 from rag_eval.trust.trust_inputs import read_trust_inputs
@@ -277,20 +274,16 @@ def _identify_trust(
     inputs = read_trust_inputs(work.config, work.base, work.evaluation.home, sources)
     dated = bool((sources["date"] != "").any())
     day = as_of(work.settings).isoformat() if dated else None
-    signatures = sorted(
-        (doc_id, signature.key, signature.data.hex())
-        for doc_id, signature in inputs.signatures.items()
-    )
     manifest = (
         None if inputs.states is None else [list(inputs.states), inputs.manifest.model_dump()]
     )
-    allowed = [sorted(inputs.allowed.documents.items()), sorted(inputs.allowed.chunks.items())]
+    allowed = sorted(inputs.allowed.items())
     whole = [] if corpus_snapshot.layout is None else [LEFT_OUT]
-    files = digest([signatures, manifest, _wordings(work)])
+    files = digest([manifest, _wordings(work)])
     return [corpus_chunks.id, files, inputs.notes, allowed, day, *whole]
 
 
-_TRUST_READS = ("domains", "authors", "keys", "unlisted", "unsigned", "about_injection")
+_TRUST_READS = ("domains", "authors", "keys", "unlisted", "about_injection")
 
 
 @Stage(
@@ -313,11 +306,7 @@ def judge_evidence(
     config, day = work.config.trust, as_of(work.settings)
     sources = corpus_snapshot.sources
     inputs = read_trust_inputs(work.config, work.base, work.evaluation.home, sources)
-    states = None
-    if config.keys:
-        with work.progress.step("Verifying signatures"):
-            states = verify(_unchanged_bytes(work, sources), inputs.signatures, config.keys)
-    facts, about_sources = judge_sources(sources, config, states, inputs.states, day)
+    facts, about_sources = judge_sources(sources, config, inputs.states, day)
     of_documents = join_findings([about_sources, _screen_corpus(work, corpus_snapshot, facts)])
     with work.progress.step("Judging chunks"):
         chunks = corpus_chunks.chunks
@@ -385,20 +374,6 @@ def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
     return work_by_chunk(
         work, "screened_titles", identity=milder, keys=keys, make=make, before=before
     )
-
-
-def _unchanged_bytes(work: Work, sources: pd.DataFrame) -> dict[str, bytes]:
-    """Read the bytes of the documents again, to verify signatures.
-
-    Raises InputError `corpus_changed` if the bytes of a document differ from the snapshot.
-    """
-    read = source_bytes(work.config.corpus, work.base)
-    hashes = zip(sources["doc_id"].tolist(), sources["source_hash"].tolist(), strict=True)
-    for doc_id, expected in hashes:
-        if hashlib.sha256(read.get(doc_id, b"")).hexdigest() != expected:
-            message = "the document changed while the corpus was read; run again"
-            raise InputError.of("corpus_changed", message, work.base, field="doc_id", found=doc_id)
-    return read
 
 
 def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> pd.DataFrame:

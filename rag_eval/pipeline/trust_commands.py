@@ -1,34 +1,28 @@
-"""Commands about trust: allow documents, sign the corpus, verify its signatures and manifest."""
+"""Commands about trust: allow documents, record and sign the corpus, verify it."""
 
 import datetime as dt
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
 from rag_eval.core.errors import InputError, check_decision, quoted
-from rag_eval.corpus.loading import source_bytes
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.corpus.source import resolve
 from rag_eval.pipeline.corpus import CorpusSnapshot
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Runner
 from rag_eval.storage.files import write_bytes, write_text
-from rag_eval.trust.allowances import MAX_REASONS, Decision, record_decisions
 from rag_eval.trust.signatures import (
     check_acceptable,
     compare_manifest,
-    format_signature,
     last_accepted,
     make_manifest,
-    name_key,
     read_manifest,
     read_private_key,
-    read_signatures,
     sign,
     signature_beside,
-    verify,
 )
+from rag_eval.trust.trust_inputs import MAX_REASONS, Decision, record_decisions
 
 MAX_NAMED = 20
 """Most documents that a message names."""
@@ -99,70 +93,51 @@ def _share_page(documents: pd.DataFrame, wanted: str) -> set[str]:
     return set(documents.loc[(links == link) | (links.map(mask_shown_address) == link), "doc_id"])
 
 
-# ---- Signing
+# ---- The manifest
 
 
-def sign_corpus(runner: Runner, key: Path | None) -> list[str]:
-    """Write what trust.manifest and trust.signatures name, for the documents as they are now.
+def sign_corpus(runner: Runner, key: Path | None) -> str:
+    """Write the manifest of the documents as they are now, signed where keys are configured.
 
-    Returns a line about each file. The version of the manifest is one higher than that of the
-    replaced manifest and of all accepted ones.
+    Returns a line about the file. Its version is one higher than that of the replaced manifest and
+    of all accepted ones.
 
     Raises
     ------
     InputError
-        Neither key is configured, or the private key is missing or not one of `trust.keys`.
+        No manifest is configured, or the private key is missing or not one of `trust.keys`.
     """
     evaluation = runner.evaluation
-    config, base = evaluation.config.trust, evaluation.base
-    if config.manifest is None and config.signatures is None:
+    config, name = evaluation.config.trust, evaluation.config.name
+    if config.manifest is None:
         message = "the gold set names no file to write"
-        accepted = "manifest: manifest.json, or signatures: signatures.jsonl with keys"
-        raise InputError.of("nothing_to_sign", message, field="trust", accepted=accepted)
+        raise InputError.of(
+            "nothing_to_sign", message, field="trust", accepted="manifest: manifest.json"
+        )
     if key is None and config.keys:
         message = "keys are configured, so no run accepts a file that is not signed"
         accepted = f"the private key of {', '.join(sorted(config.keys))}"
         raise InputError.of("missing_key", message, field="--key", accepted=accepted)
-    private = None if key is None else read_private_key(key)
-    name = "" if private is None else name_key(private, config.keys)
-    lines = []
+    private = None if key is None else read_private_key(key, config.keys)
+    path = resolve(config.manifest, evaluation.base)
     with evaluation.lock:
-        if config.signatures is not None and private is not None:
-            signed = [
-                format_signature(doc_id, name, sign(private, data))
-                for doc_id, data in sorted(source_bytes(evaluation.config.corpus, base).items())
-            ]
-            write_text(path := resolve(config.signatures, base), "".join(signed))
-            lines.append(f"{len(signed):,} documents signed in {path}")
-        if config.manifest is not None:
-            sources = runner.get(CorpusSnapshot).sources
-            path = resolve(config.manifest, base)
-            replaced = read_manifest(path, {}).content.version if path.exists() else 0
-            _, accepted_last = last_accepted(evaluation.home, evaluation.config.name)
-            version = 1 + max(replaced, 0 if accepted_last is None else accepted_last.highest)
-            now = dt.datetime.now(dt.UTC)
-            data = make_manifest(sources, evaluation.config.name, version, now)
-            # Delete the old signature first, so that it never stands beside the new manifest.
-            signature_beside(path).unlink(missing_ok=True)
-            write_bytes(path, data)
-            if private is not None:
-                write_text(signature_beside(path), f"{sign(private, data)}\n")
-            lines.append(f"{len(sources):,} documents recorded in {path} as version {version}")
-    return lines
+        sources = runner.get(CorpusSnapshot).sources
+        replaced = read_manifest(path, {}).content.version if path.exists() else 0
+        _, accepted_last = last_accepted(evaluation.home, name)
+        version = 1 + max(replaced, 0 if accepted_last is None else accepted_last.highest)
+        data = make_manifest(sources, name, version, dt.datetime.now(dt.UTC))
+        # Delete the old signature first, so that it never stands beside the new manifest.
+        signature_beside(path).unlink(missing_ok=True)
+        write_bytes(path, data)
+        if private is not None:
+            write_text(signature_beside(path), f"{sign(private, data)}\n")
+    return f"{len(sources):,} documents recorded in {path} as version {version}"
 
 
-# ---- Verifying
+def verify_corpus(runner: Runner) -> tuple[list[str], bool]:
+    """Check the documents as they are now against the manifest.
 
-
-class Verified(NamedTuple):
-    """Lines about signatures and manifest, and whether every document is as it should be."""
-
-    lines: list[str]
-    holds: bool
-
-
-def verify_corpus(runner: Runner) -> Verified:
-    """Check the documents as they are now against the signatures and the manifest.
+    Returns a line for each state of documents, and whether all are as recorded.
 
     Raises
     ------
@@ -170,28 +145,20 @@ def verify_corpus(runner: Runner) -> Verified:
         A file cannot be used; `manifest_not_newer` for a manifest older than an accepted one.
     """
     evaluation = runner.evaluation
-    config, base = evaluation.config.trust, evaluation.base
-    lines: list[str] = []
+    config = evaluation.config.trust
     with evaluation.lock:
         sources = runner.get(CorpusSnapshot).sources
-    states: dict[str, list[str]] = {}
-    if config.signatures is not None:
-        signatures = read_signatures(resolve(config.signatures, base), config.keys)
-        documents = source_bytes(evaluation.config.corpus, base)
-        for doc_id, signed in verify(documents, signatures, config.keys).items():
-            states.setdefault(f"signature {signed}", []).append(doc_id)
-    if config.manifest is not None:
-        manifest = read_manifest(resolve(config.manifest, base), config.keys)
-        check_acceptable(evaluation.home, evaluation.config.name, manifest)
-        compared, deleted = compare_manifest(sources, manifest.content.documents)
-        for doc_id, compared_state in zip(sources["doc_id"], compared, strict=True):
-            states.setdefault(f"manifest {compared_state}".replace("_", " "), []).append(doc_id)
-        if deleted:
-            states["manifest deleted"] = deleted
-    for state, doc_ids in sorted(states.items()):
-        good = state in {"signature valid", "manifest same"}
-        names = "" if good else f": {_name_some(sorted(doc_ids))}"
-        lines.append(f"{state} {len(doc_ids):,}{names}")
-    if not lines:
-        lines.append("the gold set names neither trust.signatures nor trust.manifest")
-    return Verified(lines, states.keys() <= {"signature valid", "manifest same"})
+    if config.manifest is None:
+        return ["the gold set names no trust.manifest"], True
+    manifest = read_manifest(resolve(config.manifest, evaluation.base), config.keys)
+    check_acceptable(evaluation.home, evaluation.config.name, manifest)
+    compared, deleted = compare_manifest(sources, manifest.content.documents)
+    states: dict[str, list[str]] = {"deleted": deleted} if deleted else {}
+    for doc_id, state in zip(sources["doc_id"], compared, strict=True):
+        states.setdefault(state.replace("_", " "), []).append(doc_id)
+    lines = [
+        f"manifest {state} {len(doc_ids):,}"
+        + ("" if state == "same" else f": {_name_some(sorted(doc_ids))}")
+        for state, doc_ids in sorted(states.items())
+    ]
+    return lines, states.keys() <= {"same"}

@@ -5,7 +5,7 @@ Every rule runs on every view of a text. Hidden and encoded text are findings to
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray, IntArray, Ranges, find_overlaps
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Trust, Verdict
 from rag_eval.core.frames import make_frame
-from rag_eval.trust.allowances import ALLOWED, Allowances
 from rag_eval.trust.discovery import Severity
 from rag_eval.trust.markup import find_quotations
 from rag_eval.trust.rules import RuleSet
@@ -163,6 +162,8 @@ def screen(
 
 # ---- Verdicts: findings about documents become clean, warning or blocked for each chunk
 
+ALLOWED = "allowed"
+"""Reason code of a chunk that a person allowed."""
 BESIDE = "pattern.beside_blocked"
 """Reason code of a chunk with a warning in a document with a blocked text."""
 TOGETHER = "pattern.two_warnings"
@@ -281,7 +282,7 @@ def judge_chunks(
     documents: pd.DataFrame,
     findings: pd.DataFrame,
     across: pd.DataFrame,
-    allowed: Allowances,
+    allowed: Mapping[str, str],
     *,
     about_injection: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -289,20 +290,19 @@ def judge_chunks(
 
     `documents` has the facts of `sources.judge_sources`, and `findings` are about its rows. The
     start and end of a finding stay places in the document. `across` is the result of
-    `find_across_titles`. A block of a chunk that `allowed` names becomes a warning with
-    the reason ALLOWED.
+    `find_across_titles`. `allowed` is doc_id -> person: their blocks become warnings with the
+    reason ALLOWED.
     """
     spread = _spread_findings(findings, pd.Index(documents["doc_id"]), chunks)
     findings = join_findings([spread, across])
     rank, reasons = rank_findings(findings, len(chunks), about_injection=about_injection)
-    names = map(allowed.who_allows, chunks["chunk_id"], chunks["doc_id"])
-    allowed_by = np.array(list(names), dtype=object)
+    allowed_by = np.array([allowed.get(doc_id, "") for doc_id in chunks["doc_id"]], dtype=object)
     # An attack seldom ends with its chunk, so a warning in the same document blocks too. Chunks
-    # that a person allowed, or that warnings block together, do not count against other chunks.
+    # that warnings block together do not count against other chunks.
     doc_ids = chunks["doc_id"].to_numpy()
     of_text = findings["check"].isin(_OF_TEXT)
     stopped = findings.loc[of_text & (findings["severity"] == "blocked"), "row"].to_numpy()
-    blocked_in = set(doc_ids[stopped[allowed_by[stopped] == ""]])
+    blocked_in = set(doc_ids[stopped])
     warned = _find_signs(findings, about_injection=about_injection)
     for row in findings.loc[warned, "row"].unique().tolist():
         if rank[row] < _RANK["blocked"] and doc_ids[row] in blocked_in:

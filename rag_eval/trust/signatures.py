@@ -1,4 +1,4 @@
-"""Detached Ed25519 signatures (RFC 8032) over the bytes of documents, and manifests of hashes.
+"""Manifests: numbered records of the documents' hashes, signed with Ed25519 where keys are given.
 
 The home remembers the last accepted manifest of each gold set, so that an older one is refused.
 No other file imports `cryptography`. Private keys are never logged or quoted in a message.
@@ -6,68 +6,27 @@ No other file imports `cryptography`. Private keys are never logged or quoted in
 
 import base64
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import pandas as pd
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from rag_eval.core.config import SignatureState
-from rag_eval.core.errors import InputError, ProblemList, quoted, refuse
+from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.parts import Part
-from rag_eval.core.rows import Fault, check_row, parse_object, read_rows, read_text
+from rag_eval.core.rows import Fault, check_row, parse_object, read_text
 from rag_eval.storage.hashing import canonical_json, text_hash
 from rag_eval.storage.home import Home
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-# ---- Checking
+_MAX_KEY_BYTES, _MAX_SIDECAR_BYTES, _MAX_MANIFEST_BYTES = 10_000, 1024, 512 * 1024 * 1024
+_SIGNATURE_BYTES = 64
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
-
-class Signature(NamedTuple):
-    """A signature and the name of its key; an empty name stands for any key."""
-
-    key: str
-    data: bytes
-
-
-def verify(
-    documents: Mapping[str, bytes], signatures: Mapping[str, Signature], keys: Mapping[str, str]
-) -> dict[str, SignatureState]:
-    """Return the state of the signature of every document, by doc_id.
-
-    `keys` (name -> base64) holds the key of every signature. A signature without a key name is
-    valid if any key verifies it.
-    """
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    loaded = {
-        name: Ed25519PublicKey.from_public_bytes(base64.b64decode(text))
-        for name, text in keys.items()
-    }
-
-    def holds(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
-        try:
-            key.verify(signature, data)
-        except InvalidSignature:
-            return False
-        return True
-
-    def judge(doc_id: str, data: bytes) -> SignatureState:
-        if (signature := signatures.get(doc_id)) is None:
-            return "missing"
-        tried = [loaded[signature.key]] if signature.key else loaded.values()
-        return "valid" if any(holds(key, signature.data, data) for key in tried) else "invalid"
-
-    return {doc_id: judge(doc_id, data) for doc_id, data in documents.items()}
-
-
-# ---- Private keys
-
-_MAX_KEY_BYTES = 10_000
+DocumentState = Literal["same", "changed", "not_in_manifest"]
 
 
 def _read_whole(path: Path, limit: int) -> str:
@@ -78,8 +37,28 @@ def _read_whole(path: Path, limit: int) -> str:
     return text
 
 
-def read_private_key(path: Path) -> "Ed25519PrivateKey":
-    """Read a private key in PEM (PKCS 8). Raises InputError, which does not quote the key."""
+# ---- Keys and signatures
+
+
+def verify(data: bytes, signature: bytes, keys: Mapping[str, str]) -> bool:
+    """Tell whether one of the public keys (name -> base64) signed the bytes (RFC 8032)."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    for text in keys.values():
+        try:
+            Ed25519PublicKey.from_public_bytes(base64.b64decode(text)).verify(signature, data)
+        except InvalidSignature:
+            continue
+        return True
+    return False
+
+
+def read_private_key(path: Path, keys: Mapping[str, str]) -> "Ed25519PrivateKey":
+    """Read a private key in PEM (PKCS 8), which must belong to one of `keys` (name -> base64).
+
+    Raises InputError, which gives the public key of a foreign key and never quotes the key itself.
+    """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -89,25 +68,16 @@ def read_private_key(path: Path) -> "Ed25519PrivateKey":
         key = serialization.load_pem_private_key(text.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None  # the message of the library may quote the key
-    if isinstance(key, Ed25519PrivateKey):
-        return key
-    message = f"the private key {'cannot be read' if key is None else 'is of another kind'}"
-    accepted = "an Ed25519 private key in PEM (PKCS 8) without a passphrase"
-    raise InputError.of("bad_private_key", message, path, accepted=accepted) from None
-
-
-def name_key(private: "Ed25519PrivateKey", keys: Mapping[str, str]) -> str:
-    """Return the name of a private key's public key among `keys` (name -> base64).
-
-    Raises InputError, which gives the public key, if it is not among them.
-    """
-    public = base64.b64encode(private.public_key().public_bytes_raw()).decode()
-    names = [name for name, text in keys.items() if text == public]
-    if not names:
+    if not isinstance(key, Ed25519PrivateKey):
+        message = f"the private key {'cannot be read' if key is None else 'is of another kind'}"
+        accepted = "an Ed25519 private key in PEM (PKCS 8) without a passphrase"
+        raise InputError.of("bad_private_key", message, path, accepted=accepted) from None
+    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+    if public not in keys.values():
         message = "trust.keys of the gold set has not the public key of this private key"
         accepted = f"a private key of trust.keys; the public key of this one is {public}"
         raise InputError.of("unknown_key", message, field="--key", accepted=accepted)
-    return names[0]
+    return key
 
 
 def sign(private: "Ed25519PrivateKey", data: bytes) -> str:
@@ -115,56 +85,7 @@ def sign(private: "Ed25519PrivateKey", data: bytes) -> str:
     return base64.b64encode(private.sign(data)).decode()
 
 
-# ---- Signatures of documents, one in each line
-
-_SIGNATURE_BYTES = 64
-_ACCEPTED_SIGNATURE = f"an Ed25519 signature, {_SIGNATURE_BYTES} bytes in base64"
-
-
-def _decode(text: object) -> bytes:
-    try:
-        data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
-    except ValueError:
-        data = b""
-    if len(data) != _SIGNATURE_BYTES:
-        raise refuse("bad_signature", "not a signature", _ACCEPTED_SIGNATURE)
-    return data
-
-
-class _Line(Part):
-    doc_id: str
-    key: str
-    signature: Annotated[bytes, BeforeValidator(_decode)]
-
-
-def format_signature(doc_id: str, key: str, signature: str) -> str:
-    """Return the line of a signatures file; `key` names the public key."""
-    return canonical_json({"doc_id": doc_id, "key": key, "signature": signature}) + "\n"
-
-
-def read_signatures(path: Path, keys: Collection[str]) -> dict[str, Signature]:
-    """Read the signatures file by doc_id. Raises InputError with every unusable line."""
-    problems = ProblemList()
-    signatures: dict[str, Signature] = {}
-    for line, row in read_rows(path, _Line, problems):
-        if row.key not in keys:
-            accepted = f"a name of trust.keys: {', '.join(sorted(keys)) or 'there is none'}"
-            message, shown = "the configuration names no such key", quoted(row.key)
-            problems.add("unknown_key", message, path, line=line, found=shown, accepted=accepted)
-        if row.doc_id in signatures:
-            message, shown = "the document has a signature on an earlier line", quoted(row.doc_id)
-            problems.add("duplicate_id", message, path, line=line, found=shown)
-        signatures[row.doc_id] = Signature(row.key, row.signature)
-    problems.raise_errors()
-    return signatures
-
-
-# ---- Manifests: numbered records of the documents' hashes, signed where keys are given
-
-_MAX_MANIFEST_BYTES, _MAX_SIDECAR_BYTES = 512 * 1024 * 1024, 1024
-_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
-
-DocumentState = Literal["same", "changed", "not_in_manifest"]
+# ---- Manifests
 
 
 class ManifestFile(Part):
@@ -217,12 +138,12 @@ def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
         raise InputError.of("unsigned_manifest", message, path, accepted=accepted)
     text = _read_whole(beside, _MAX_SIDECAR_BYTES).strip()
     try:
-        state = verify({"": data}, {"": Signature("", _decode(text))}, keys)[""]
+        signature = base64.b64decode(text, validate=True)
     except ValueError:
-        state = "invalid"
-    if state != "valid":
+        signature = b""
+    if len(signature) != _SIGNATURE_BYTES or not verify(data, signature, keys):
         message = "the signature does not hold: check the changes of the manifest and sign it again"
-        accepted = _ACCEPTED_SIGNATURE
+        accepted = f"an Ed25519 signature, {_SIGNATURE_BYTES} bytes in base64"
         raise InputError.of(
             "invalid_signature", message, beside, found=quoted(text), accepted=accepted
         )

@@ -341,11 +341,6 @@ def _judge_author(author: str, whole: str, accepted: frozenset[str]) -> AuthorSt
 _MAX_DETAIL_CHARS, _MAX_PART_CHARS = 200, 80
 _DETAILS = {
     ("domain", "lookalike"): ("lookalike", "the domain {domain} imitates {imitated}"),
-    ("signature", "invalid"): ("invalid", "the signature does not hold for the document's bytes"),
-    ("signature", "unsigned"): (
-        "unsigned",
-        "the document has no signature, and no signed manifest records it",
-    ),
     ("manifest", "changed"): (
         "changed",
         "the document's bytes are not those that the manifest records",
@@ -373,8 +368,8 @@ def _find_false_claims(
     config: Trust,
 ) -> pd.DataFrame:
     """Return FINDINGS by document; `states` are the states of the documents for each check."""
-    severity_of = {"not_in_manifest": "warning", "unsigned": _SEVERITY[config.unsigned]}
-    severity_of |= dict.fromkeys(("not_listed", "unknown"), _SEVERITY[config.unlisted])
+    severity_of = dict.fromkeys(("not_listed", "unknown"), _SEVERITY[config.unlisted])
+    severity_of["not_in_manifest"] = "warning"
     findings: list[tuple[int | str, ...]] = []
     for (check, state), (rule, template) in _DETAILS.items():
         severity = severity_of.get(state, "blocked")
@@ -400,19 +395,20 @@ POINTS = {
 """Factor -> state that earns points, and points."""
 FORMULA = "freshness * (" + " + ".join(f"{w:g} {name}" for name, (_, w) in POINTS.items()) + ")"
 """The specified formula of trust."""
+_SIGNED: dict[str, SignatureState] = {"same": "valid", "changed": "invalid"}
+"""State in a signed manifest -> state of the signature; other documents have none."""
 
 
 def judge_sources(
     sources: pd.DataFrame,
     config: Trust,
-    signature_states: Mapping[str, SignatureState] | None,
     manifest_states: Sequence[DocumentState] | None,
     as_of: dt.date,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the trust of every document of a SOURCES frame with its reasons, and FINDINGS.
 
-    `signature_states` comes from `signatures.verify`; None means that no signatures were read.
-    `manifest_states` comes from `compare_manifest`; None means that there is no manifest.
+    `manifest_states` comes from `compare_manifest`; None means that there is no manifest. Where
+    keys are given, the manifest is signed, so its states are those of the documents' signatures.
     Columns of the first frame: doc_id, domain, domain_state, signature_state, author_state,
     freshness_state, freshness, date, trust. Trust is freshness times the sum of 0.4 for an allowed
     domain, 0.3 for a valid signature and 0.3 for a known author. It is 0 for a look-alike domain or
@@ -422,11 +418,12 @@ def judge_sources(
     fresh = _judge_dates(sources["date"].tolist(), as_of)
     judgements = _judge_domains(sources["domain"].tolist(), config.domains)
     accepted = frozenset(map(author_hash, config.authors)) - {""}
-    read = (signature_states or {}) if config.keys else {}
-    absent: SignatureState = "missing" if config.keys else "not_configured"
+    manifest: Sequence[str] = manifest_states or [""] * len(sources)
     frame = sources[["doc_id", "domain"]].assign(
         domain_state=[judgements[domain].state for domain in sources["domain"]],
-        signature_state=[read.get(doc_id, absent) for doc_id in sources["doc_id"]],
+        signature_state=[_SIGNED.get(state, "missing") for state in manifest]
+        if config.keys
+        else "not_configured",
         author_state=[
             _judge_author(author, whole, accepted)
             for author, whole in zip(sources["author"], sources["author_hash"], strict=True)
@@ -442,20 +439,7 @@ def judge_sources(
     for column, state in _FALSE_CLAIMS.items():
         points *= (frame[column] != state).to_numpy()
     trust = np.round(frame["freshness"].to_numpy() * points, _DECIMALS)
-    signatures = frame["signature_state"].to_numpy(dtype=object)
-    manifest = np.full(len(frame), "", dtype=object)
-    if manifest_states is not None:
-        manifest[:] = manifest_states
-    if config.unsigned != "allow":
-        # A manifest is signed where keys are given, so it vouches for the bytes that it records.
-        # One finding is enough for a document that is neither signed nor recorded.
-        unsigned = (signatures == "missing") & np.isin(manifest, ["", "not_in_manifest"])
-        signatures[unsigned], manifest[unsigned] = "unsigned", ""
-    states = {
-        "domain": frame["domain_state"].tolist(),
-        "signature": signatures.tolist(),
-        "manifest": manifest.tolist(),
-    }
+    states = {"domain": frame["domain_state"].tolist(), "manifest": manifest}
     facts = frame.assign(trust=trust if config.configured else np.nan)
     return facts, _find_false_claims(judgements, frame["domain"].tolist(), states, config)
 

@@ -61,7 +61,6 @@ def make_trust_part(
                 "keys": len(config.keys),
                 "manifest": config.manifest is not None,
                 "unlisted": config.unlisted,
-                "unsigned": config.unsigned,
             },
             "scores": _trust_scores(chunks.trust),
             "states": states,

@@ -31,7 +31,6 @@ class TrustConfigured(Record):
     keys: Count
     manifest: StrictBool
     unlisted: Literal["allow", "warn", "block"]
-    unsigned: Literal["allow", "warn", "block"]
 
 
 class TrustFactor(Record):

@@ -6,8 +6,8 @@ import pytest
 
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS
 from rag_eval.core.frames import CHUNKS, make_frame
-from rag_eval.trust.allowances import ALLOWED, Allowances
 from rag_eval.trust.guard import (
+    ALLOWED,
     BESIDE,
     TOGETHER,
     find_across_titles,
@@ -56,8 +56,7 @@ def findings(*rows):
 
 
 def judge_all(chunks, found, allowed=None):
-    allowed = Allowances({}, allowed or {}, 0)
-    return judge_chunks(chunks, make_facts(), found, find_across_titles(chunks), allowed)
+    return judge_chunks(chunks, make_facts(), found, find_across_titles(chunks), allowed or {})
 
 
 def spread(*rows):
@@ -135,22 +134,21 @@ def test_facts_follow_the_document_of_each_chunk():
     assert frame["chunk_id"].tolist() == CHUNK_IDS
 
 
-def test_an_allowed_chunk_says_so_and_is_a_warning_at_most():
-    allowed = {CHUNK_IDS[0]: "Ann", CHUNK_IDS[2]: "Bob", CHUNK_IDS[3]: "Cy", "no chunk": "Di"}
+def test_chunks_of_an_allowed_document_are_warnings_at_most():
     frame = judge(
         (0, 0, 1, "pattern.x", "blocked"),
         (0, 0, 1, "domain.y", "warning"),
-        (1, 0, 1, "pattern.x", "blocked"),
         (2, 0, 1, "pattern.w", "warning"),
-        allowed=allowed,
+        (3, 0, 1, "pattern.x", "blocked"),
+        allowed={"a": "Ann", "c": "Cy", "no document": "Di"},
     )
-    assert frame["verdict"].tolist() == ["warning", "blocked", "warning", "clean", "clean"]
-    assert frame["allowed_by"].tolist() == ["Ann", "", "Bob", "", ""]
+    assert frame["verdict"].tolist() == ["warning", "clean", "warning", "blocked", "clean"]
+    assert frame["allowed_by"].tolist() == ["Ann", "", "Ann", "", ""]
     assert frame["reasons"].tolist() == [
         [ALLOWED, "pattern.x", "domain.y"],
-        ["pattern.x"],
-        [ALLOWED, BESIDE, "pattern.w"],
         [],
+        [ALLOWED, BESIDE, "pattern.w"],
+        ["pattern.x"],
         [],
     ]
 
@@ -165,7 +163,7 @@ def test_a_warning_beside_a_blocked_text_blocks_until_that_is_allowed():
     frame = judge(*rows)
     assert frame["verdict"].tolist() == ["blocked", "blocked", "warning", "warning", "clean"]
     assert frame["reasons"].tolist()[1] == [BESIDE, "topic_shift.y"]
-    allowed = judge(*rows, allowed={CHUNK_IDS[0]: "Ann"})["verdict"].tolist()
+    allowed = judge(*rows, allowed={"a": "Ann"})["verdict"].tolist()
     assert allowed == ["warning"] * 4 + ["clean"]
 
 
@@ -199,7 +197,7 @@ def test_warnings_that_block_together_say_so_and_spare_their_neighbours():
     frame = judge(*rows)
     assert frame["verdict"].tolist()[:2] == ["blocked", "warning"]
     assert frame["reasons"].tolist()[0] == [TOGETHER, "pattern.a", "pattern.b"]
-    allowed = judge(*rows, allowed={CHUNK_IDS[0]: "Ann"})
+    allowed = judge(*rows, allowed={"a": "Ann"})
     assert allowed["verdict"].tolist()[:2] == ["warning", "warning"]
     assert allowed["reasons"].tolist()[0] == [ALLOWED, TOGETHER, "pattern.a", "pattern.b"]
 
@@ -213,13 +211,11 @@ def test_in_a_corpus_about_injection_visible_warnings_do_not_add_up():
     chunks, found = make_chunks(), placed(rows)
     across = find_across_titles(chunks)
     facts, options = make_facts(), {"about_injection": True}
-    verdicts = judge_chunks(chunks, facts, found, across, Allowances({}, {}, 0), **options)[0][
-        "verdict"
-    ].tolist()
+    frame, _ = judge_chunks(chunks, facts, found, across, {}, **options)
+    verdicts = frame["verdict"].tolist()
     assert verdicts == ["warning", "warning", "blocked", "blocked", "blocked"]
-    verdicts = judge_chunks(chunks, facts, found, across, Allowances({}, {}, 0))[0][
-        "verdict"
-    ].tolist()
+    frame, _ = judge_chunks(chunks, facts, found, across, {})
+    verdicts = frame["verdict"].tolist()
     assert verdicts == ["blocked", "warning", "blocked", "blocked", "blocked"]
 
 

@@ -14,17 +14,13 @@ from rag_eval.core.errors import InputError
 from rag_eval.storage.home import Home
 from rag_eval.trust.signatures import (
     ManifestFile,
-    Signature,
     VerifiedManifest,
     accept_manifest,
     compare_manifest,
-    format_signature,
     last_accepted,
     make_manifest,
-    name_key,
     read_manifest,
     read_private_key,
-    read_signatures,
     sign,
     verify,
 )
@@ -38,99 +34,44 @@ GOOD = base64.b64encode(bytes(64)).decode("ascii")
 def key(tmp_path_factory):
     path = tmp_path_factory.mktemp("key") / "key.pem"
     public = make_key(path)
-    return read_private_key(path), {"press": public}
-
-
-def make_signature(private, data, name="press"):
-    return Signature(name, base64.b64decode(sign(private, data)))
+    return read_private_key(path, {"press": public}), {"press": public}
 
 
 @pytest.mark.parametrize("vector", VECTORS["vector"])
 def test_the_vectors_of_the_standard_hold(vector):
     keys = {"k": base64.b64encode(bytes.fromhex(vector["public"])).decode()}
-    signatures = {"a": Signature("k", bytes.fromhex(vector["signature"]))}
-    data = bytes.fromhex(vector["message"])
-    assert verify({"a": data}, signatures, keys) == {"a": "valid"}
-    assert verify({"a": data + b"\n"}, signatures, keys) == {"a": "invalid"}
-
-
-@pytest.mark.parametrize(
-    ("state", "data", "name"),
-    [
-        ("valid", b"text", "press"),
-        ("valid", b"text", ""),
-        ("invalid", b"texd", "press"),
-        ("invalid", b"texd", ""),
-        ("invalid", b"text", "other"),
-    ],
-)
-def test_every_state_has_its_cause(key, tmp_path, state, data, name):
-    private, keys = key
-    keys = {"other": make_key(tmp_path / "other.pem"), **keys}
-    signatures = {"a": make_signature(private, b"text", name)}
-    assert verify({"a": data, "b": data}, signatures, keys) == {"a": state, "b": "missing"}
+    keys = {
+        "other": base64.b64encode(bytes.fromhex(VECTORS["vector"][0]["public"])).decode()
+    } | keys
+    data, signature = bytes.fromhex(vector["message"]), bytes.fromhex(vector["signature"])
+    assert verify(data, signature, keys)
+    assert not verify(data + b"\n", signature, keys)
+    assert not verify(data, signature, {})
 
 
 def test_a_private_key_is_named_and_never_quoted(tmp_path):
     path = tmp_path / "key.pem"
     public = make_key(path)
     private = path.read_text(encoding="ascii")
-    assert name_key(read_private_key(path), {"a": GOOD, "release": public}) == "release"
-    with pytest.raises(InputError, match="unknown_key"):
-        name_key(read_private_key(path), {"a": GOOD})
+    keys = {"a": GOOD, "release": public}
+    assert len(base64.b64decode(sign(read_private_key(path, keys), b""))) == 64
+    with pytest.raises(InputError, match="unknown_key") as caught:
+        read_private_key(path, {"a": GOOD})
+    assert public in str(caught.value)
     secret = private.splitlines()[1]
     public = private.replace("BEGIN PRIVATE", "BEGIN PUBLIC")
     for bad in (public, private.replace(secret, secret[:-8]), secret, "", "ü"):
         path.write_text(bad, encoding="utf-8")
         with pytest.raises(InputError, match="cannot be read") as caught:
-            read_private_key(path)
+            read_private_key(path, keys)
         assert caught.value.problems[0].code == "bad_private_key"
         assert secret[:12] not in str(caught.value)
         assert caught.value.__suppress_context__
     path.write_text(private * 100, encoding="ascii")
     with pytest.raises(InputError, match="bytes"):
-        read_private_key(path)
+        read_private_key(path, keys)
     with pytest.raises(InputError, match="missing_file"):
-        read_private_key(tmp_path / "none.pem")
-
-
-# ---- Files of signatures
-
-
-def test_signed_documents_are_read_and_hold(key, tmp_path):
-    private, keys = key
-    documents = {"b/ü.md": "Grüße".encode(), "a": b"", "gone": b"2"}
-    path = tmp_path / "signatures.jsonl"
-    lines = [format_signature(name, "press", sign(private, documents[name])) for name in documents]
-    path.write_text("".join(lines), encoding="utf-8")
-    signatures = read_signatures(path, keys)
-    assert verify(documents, signatures, keys) == dict.fromkeys(documents, "valid")
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"doc_id": None}, "wrong_type"),
-        ({"key": ["press"]}, "wrong_type"),
-        ({"more": 1}, "unknown_key"),
-        ({"key": "nobody"}, "unknown_key"),
-        ({"doc_id": "gone", "key": "nobody"}, "unknown_key"),
-        ({"signature": None}, "bad_signature"),
-        ({"signature": GOOD[:-4]}, "bad_signature"),
-        ({"signature": "*" + GOOD[1:]}, "bad_signature"),
-        ({"signature": "ü"}, "bad_signature"),
-        ({"doc_id": "first"}, "duplicate_id"),
-    ],
-)
-def test_a_line_that_is_no_signature_is_named(tmp_path, changes, code):
-    path = tmp_path / "signatures.jsonl"
-    first = {"doc_id": "first", "key": "press", "signature": GOOD}
-    row = {"doc_id": "a", "key": "press", "signature": GOOD} | changes
-    path.write_text(f"{json.dumps(first)}\n\n{json.dumps(row)}\n", encoding="utf-8")
-    with pytest.raises(InputError) as caught:
-        read_signatures(path, ["press"])
-    [problem] = caught.value.problems
-    assert (problem.code, problem.file, problem.line) == (code, str(path), 3)
+        read_private_key(tmp_path / "none.pem", keys)
 
 
 # ---- Manifests
@@ -195,8 +136,8 @@ def test_a_signature_beside_the_manifest_must_hold(written, key, tmp_path):
         assert caught.value.problems[0].file == str(beside)
         data[at] ^= 1
     written.write_bytes(bytes(data))
-    make_key(tmp_path / "other.pem")
-    other = sign(read_private_key(tmp_path / "other.pem"), bytes(data))
+    public = make_key(tmp_path / "other.pem")
+    other = sign(read_private_key(tmp_path / "other.pem", {"other": public}), bytes(data))
     for text in (other, "nothing", "", signature[:-4]):
         beside.write_text(text, encoding="ascii")
         with pytest.raises(InputError, match="invalid_signature"):

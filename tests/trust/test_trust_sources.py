@@ -24,6 +24,7 @@ CONFIG = Trust(
     domains=("example.org", "python:pandas", "wikipedia.org"),
     authors=("Ann  Lee", "Bob Ray"),
     keys={"press": "A" * 43 + "="},
+    manifest="manifest.json",
 )
 ANN, NOW = "Ann Lee", "2026-07-01"
 
@@ -38,8 +39,10 @@ def make_sources(*documents):
     return SOURCES.check(frame.astype("str"))
 
 
-def judge(sources, config=CONFIG, states=None, as_of=TODAY):
-    return judge_sources(sources, config, states, None, as_of)[0]
+def judge(sources, config=CONFIG, signature="missing", as_of=TODAY):
+    """Judge sources with the same state of the signature."""
+    manifest = {"valid": "same", "invalid": "changed", "missing": "not_in_manifest"}
+    return judge_sources(sources, config, [manifest[signature]] * len(sources), as_of)[0]
 
 
 @pytest.mark.parametrize(
@@ -110,8 +113,7 @@ def test_an_author_is_known_by_the_name_before_masking():
     ],
 )
 def test_trust_is_freshness_times_what_is_known(source, signature, trust, states):
-    given_states = {} if signature == "missing" else {"d0": signature}
-    row = judge(make_sources(source), CONFIG, given_states).iloc[0]
+    row = judge(make_sources(source), CONFIG, signature).iloc[0]
     assert row["trust"] == trust
     assert row["signature_state"] == signature
     assert [row["domain_state"], row["author_state"], row["freshness_state"]] == states.split()
@@ -121,7 +123,7 @@ def test_trust_is_freshness_times_what_is_known(source, signature, trust, states
 def test_missing_configuration_is_a_named_state():
     sources = make_sources(("example.org", ANN, NOW))
     columns = ["domain_state", "signature_state", "author_state"]
-    nothing = judge(sources, Trust(), {"d0": "valid"}).iloc[0]
+    nothing = judge(sources, Trust(), "valid").iloc[0]
     assert np.isnan(nothing["trust"])
     assert nothing[columns].tolist() == ["not_configured"] * 3
     domains = judge(sources, Trust(domains=("example.org",))).iloc[0]
@@ -158,7 +160,7 @@ def test_a_chunk_has_trust_with_factors_and_a_poison_check(config, score, verdic
 )
 def test_the_explanation_adds_up_to_the_trust(domain, signature, author, date, as_of):
     sources = make_sources((domain, author, date))
-    row = judge(sources, CONFIG, {"d0": signature}, as_of).iloc[0]
+    row = judge(sources, CONFIG, signature, as_of).iloc[0]
     factors = explain_factors(row, as_of)
     points = sum(factors[name]["points"] for name in ("domain", "signature", "author"))
     assert factors["freshness"]["factor"] * points == pytest.approx(row["trust"], abs=2e-6)
@@ -195,10 +197,9 @@ def test_findings_follow_the_states(unlisted, severity):
     sources = make_sources(*((domain, "", "") for domain in domains))
     manifest = ["changed", "same", "not_in_manifest", "same", "same"]
     config = CONFIG.model_copy(update={"unlisted": unlisted})
-    signatures = {"d0": "invalid", "d4": "valid"}
-    _, found = judge_sources(sources, config, signatures, manifest, TODAY)
+    facts, found = judge_sources(sources, config, manifest, TODAY)
+    assert facts["signature_state"].tolist() == ["invalid", "valid", "missing", "valid", "valid"]
     expected = [
-        (0, "signature", "invalid", "blocked"),
         (0, "manifest", "changed", "blocked"),
         (1, "domain", "not_listed", severity),
         (2, "domain", "lookalike", "blocked"),
@@ -213,43 +214,9 @@ def test_findings_follow_the_states(unlisted, severity):
     FINDINGS.check(found)
 
 
-@pytest.mark.parametrize(
-    ("unsigned", "severity"), [("allow", None), ("warn", "warning"), ("block", "blocked")]
-)
-def test_a_document_that_no_key_vouches_for_is_unsigned(unsigned, severity):
-    sources = make_sources(*(("", "", "") for _ in range(5)))
-    config = Trust(keys=CONFIG.keys, signatures="s.jsonl", unsigned=unsigned)
-    states = {"d0": "valid", "d1": "invalid"}
-
-    def found(manifest):
-        _, findings = judge_sources(sources, config, states, manifest, TODAY)
-        codes = findings["check"] + "." + findings["rule"]
-        return list(zip(findings["row"], codes, findings["severity"], strict=True))
-
-    invalid = (1, "signature.invalid", "blocked")
-    alone = [(row, "signature.unsigned", severity) for row in (2, 3, 4) if severity]
-    assert found(None) == [invalid, *alone]
-    manifest = ["not_in_manifest", "same", "same", "changed", "not_in_manifest"]
-    new = (
-        (4, "signature.unsigned", severity)
-        if severity
-        else (4, "manifest.not_in_manifest", "warning")
-    )
-    assert found(manifest) == [
-        (0, "manifest.not_in_manifest", "warning"),
-        invalid,
-        (3, "manifest.changed", "blocked"),
-        new,
-    ]
-
-
-def test_unsigned_needs_keys_and_warns_where_documents_are_signed():
-    assert Trust().unsigned == "allow"
-    assert Trust(keys=CONFIG.keys, manifest="m.json").unsigned == "allow"
-    assert Trust(keys=CONFIG.keys, signatures="s.jsonl").unsigned == "warn"
-    assert Trust(keys=CONFIG.keys, unsigned="block").unsigned == "block"
-    with pytest.raises(ValueError, match="unsigned: nothing is signed without keys"):
-        Trust(unsigned="block")
+def test_keys_need_a_manifest_that_they_sign():
+    with pytest.raises(ValueError, match="keys: nothing is signed; give manifest"):
+        Trust(keys=CONFIG.keys)
 
 
 # ---- Domains and look-alikes

@@ -6,10 +6,10 @@ import resource
 import pytest
 
 from rag_eval.core.errors import InputError
-from rag_eval.trust.allowances import (
-    FILE_NAME,
+from rag_eval.trust.trust_inputs import (
+    ALLOWED_FILE,
     Decision,
-    read_allowances,
+    read_allowed,
     read_decisions,
     record_decisions,
 )
@@ -17,18 +17,13 @@ from rag_eval.trust.allowances import (
 AT = dt.datetime(2026, 3, 1, 12, 30, tzinfo=dt.UTC)
 
 
-def make_decision(chunk_id="c1", action="allow", who="Ann", **more):
-    given = {
-        "doc_id": "d.md",
-        "why": "it quotes an attack",
-        "at": AT,
-        "source_hash": sha("1"),
-    } | more
-    return Decision(chunk_id=chunk_id, action=action, who=who, **given)
+def make_decision(doc_id="d.md", who="Ann", **more):
+    given = {"why": "it quotes an attack", "at": AT, "source_hash": sha("1")} | more
+    return Decision(doc_id=doc_id, who=who, **given)
 
 
 def line(**changes):
-    given = {"schema_version": 1, "chunk_id": "c1", "doc_id": "d", "action": "allow", "who": "Ann"}
+    given = {"schema_version": 1, "chunk_id": "", "doc_id": "d", "action": "allow", "who": "Ann"}
     given |= {"why": "fine", "reasons": [], "at": "2026-03-01T12:30:00Z"} | changes
     return json.dumps({key: value for key, value in given.items() if value != "left out"})
 
@@ -45,7 +40,7 @@ def test_a_decision_is_flushed_to_disk(tmp_path, flushed):
     "changes",
     [
         {"doc_id": "ü/\u202e\n.md", "why": '"why"\n\x1b[31m', "reasons": ("pattern.x", "hidden.y")},
-        {"chunk_id": "c" * 200, "who": "\U0001f600" * 200, "why": "\U0001f600" * 2000},
+        {"who": "\U0001f600" * 200, "why": "\U0001f600" * 2000},
         {"doc_id": "\U0001f600" * 1000, "why": "\U0001f600" * 2000},
     ],
     ids=["controls", "longest_who_and_why", "longest_document"],
@@ -53,7 +48,7 @@ def test_a_decision_is_flushed_to_disk(tmp_path, flushed):
 def test_a_decision_comes_back_as_it_was_made(tmp_path, changes):
     made = make_decision(**changes)
     path = record_decisions(tmp_path, [made])
-    assert path == tmp_path / FILE_NAME
+    assert path == tmp_path / ALLOWED_FILE
     assert read_decisions(tmp_path) == [made]
     assert path.read_bytes().count(b"\n") == 1
     assert all(32 <= byte < 127 for byte in path.read_bytes()[:-1])
@@ -61,13 +56,12 @@ def test_a_decision_comes_back_as_it_was_made(tmp_path, changes):
 
 def test_lines_are_only_added_and_the_last_one_counts(tmp_path):
     before = b""
-    for given in ("c1 allow Ann", "c2 allow Bob", "c1 revoke Bob", "c1 allow Cy", "c2 revoke Cy"):
+    for given in ("a Ann", "b Bob", "a Cy"):
         now = record_decisions(tmp_path, [make_decision(*given.split())]).read_bytes()
         assert now.startswith(before)
         assert now.count(b"\n") == before.count(b"\n") + 1
         before = now
-    record_decisions(tmp_path, [make_decision("never allowed", "revoke")])
-    assert read_allowances(tmp_path, {"d.md": sha("1")}) == ({}, {"c1": "Cy"}, 0)
+    assert read_allowed(tmp_path, {"a": sha("1"), "b": sha("1")}) == ({"a": "Cy", "b": "Bob"}, 0)
 
 
 def test_decisions_are_added_together_or_not_at_all(tmp_path):
@@ -92,8 +86,8 @@ def test_decisions_are_added_together_or_not_at_all(tmp_path):
     [
         (line()[:-5], None),
         ("[]", None),
-        (line(chunk_id=1), "chunk_id"),
-        (line(action="permit"), "action"),
+        (line(chunk_id="c1"), "chunk_id"),
+        (line(action="revoke"), "action"),
         (line(who="left out"), "who"),
         (line(why="w" * 2001), "why"),
         (line(at="yesterday"), "at"),
@@ -105,7 +99,7 @@ def test_decisions_are_added_together_or_not_at_all(tmp_path):
     ],
 )
 def test_a_bad_line_is_refused_with_its_file_and_number(tmp_path, bad, field):
-    path = tmp_path / FILE_NAME
+    path = tmp_path / ALLOWED_FILE
     path.write_text(f"{line()}\n\n{bad}\n{line()}\n", encoding="utf-8")
     before = path.read_bytes()
     for use in (read_decisions, lambda folder: record_decisions(folder, [make_decision()])):
@@ -118,26 +112,9 @@ def test_a_bad_line_is_refused_with_its_file_and_number(tmp_path, bad, field):
 
 
 def test_a_decision_counts_for_the_bytes_that_were_seen(tmp_path):
-    for chunk_id, doc_id, text in (
-        ("same", "a", "1"),
-        ("changed", "b", "2"),
-        ("gone", "c", "3"),
-        ("other", "e", "1"),
-    ):
-        record_decisions(tmp_path, [make_decision(chunk_id, doc_id=doc_id, source_hash=sha(text))])
-    record_decisions(tmp_path, [make_decision("unsaid", doc_id="d", source_hash="")])
-    # Two missing hashes are equal in "d", but no hash says which bytes were read.
-    now = {"a": sha("1"), "b": sha("two"), "d": "", "e": sha("5")}
-    assert read_allowances(tmp_path, now) == ({}, {"same": "Ann"}, 4)
-
-
-def test_a_document_is_allowed_with_all_its_chunks(tmp_path):
-    record_decisions(tmp_path, [make_decision("", who="Bob"), make_decision("c1")])
-    allowed = read_allowances(tmp_path, {"d.md": sha("1")})
-    assert allowed == ({"d.md": "Bob"}, {"c1": "Ann"}, 0)
-    assert [allowed.who_allows(*of) for of in (("c1", "d.md"), ("c2", "d.md"), ("c2", "e.md"))] == [
-        "Ann",
-        "Bob",
-        "",
-    ]
-    assert read_allowances(tmp_path, {"d.md": sha("2")}) == ({}, {}, 2)
+    for doc_id, text in (("same", "1"), ("changed", "2"), ("gone", "3")):
+        record_decisions(tmp_path, [make_decision(doc_id, source_hash=sha(text))])
+    record_decisions(tmp_path, [make_decision("unsaid", source_hash="")])
+    # Two missing hashes are equal in "unsaid", but no hash says which bytes were read.
+    now = {"same": sha("1"), "changed": sha("two"), "unsaid": ""}
+    assert read_allowed(tmp_path, now) == ({"same": "Ann"}, 3)
