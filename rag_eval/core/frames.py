@@ -100,7 +100,7 @@ QUERIES = schema(
     query_id=("str", "unique"),
     text=("str", "the question"),
     answerable=("bool", "whether the corpus holds an answer"),
-    tags=("list", "for slices"),
+    tags=("list", "of the gold set"),
     group_id=("str", "connected component over shared gold documents; the unit of inference"),
 )
 

@@ -1,4 +1,4 @@
-"""Strategies in the report: their rankings, stability and slices."""
+"""Strategies in the report: their rankings and stability."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,6 @@ from pydantic import Field, PositiveInt, StrictBool
 
 from rag_eval.core.parts import Name
 from rag_eval.core.records import (
-    Absent,
     Because,
     Count,
     Figure,
@@ -16,7 +15,6 @@ from rag_eval.core.records import (
     Record,
     RuleCode,
     Share,
-    ShortText,
     Text,
     Unit,
 )
@@ -105,7 +103,7 @@ class StrategyPart(Record):
         )
 
 
-# ---- Stability, slices, overlap.
+# ---- Stability.
 
 
 class DeltaS(Figure):
@@ -133,8 +131,8 @@ class FlipMatrix(Record):
     n: list[list[Count]]
 
 
-class SliceFigure(Figure):
-    """Recall and observed miss rate over the questions of a slice, or under one wording."""
+class WordingFigure(Figure):
+    """Recall and observed miss rate under one wording."""
 
     miss: Figure
 
@@ -152,7 +150,7 @@ class StrategyStability(Record):
     hit_changes_with_wording: dict[Annotated[str, Field(pattern=r"^hit_at_[0-9]+$")], Figure]
     flip_matrix: FlipMatrix
     recall_at_10_by_wording: dict[Literal["worst", "mean", "best"], Figure]
-    by_wording: dict[str, SliceFigure] = Field(
+    by_wording: dict[str, WordingFigure] = Field(
         default_factory=dict,
         description="recall and misses at 10 results under each wording, the original one first",
     )
@@ -164,26 +162,3 @@ class StabilityPart(Record):
 
     embedding: str
     strategies: dict[Name, StrategyStability]
-
-
-class SlicePart(Record):
-    """A part of the questions."""
-
-    kind: Literal["tag", "length", "answerability"]
-    name: ShortText
-    about: str = Field(max_length=1200)
-    n_queries: Count
-    n_groups: Count
-    abstention: Figure | Absent | None = None
-    strategies: dict[Name, SliceFigure]
-
-
-class SlicesPart(Record):
-    """Recall and misses by answerability, by length, and by the most frequent tags."""
-
-    measure: Literal["R@10"]
-    target: Literal["miss_any"]
-    k: PositiveInt
-    level: Level
-    n_tags: Count
-    by: list[SlicePart]

@@ -120,7 +120,7 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     gold, admitted = results.get(GoldVariants), results.get(AdmittedChunks)
     runs = score_runs(work.config, gold, admitted, results.by_strategy(StrategyRun))
     ranking, stability = results.get(RankingMeasures), results.get(StabilityMeasures)
-    draft = make_draft(join_fields(work, results, runs), dt.datetime.now(dt.UTC))
+    draft = make_draft(join_fields(work, results), dt.datetime.now(dt.UTC))
     plain = finish(draft, judge_draft(work, draft, ranking, stability, runs.gold.named_gold)).dump()
     now = make_record(work.config.name, {}, plain)
     previous = find_previous(home, now, runs.gold)

@@ -34,7 +34,7 @@ from rag_eval.core.types import Level, Status
 from rag_eval.gates.gate import GatePart, PreviousPart
 from rag_eval.gold.gold_report import GoldPart
 from rag_eval.measures.answers import AnswersPart, CitationsPart, RagasFigure
-from rag_eval.measures.strategy_report import SlicesPart, StabilityPart, StrategyPart
+from rag_eval.measures.strategy_report import StabilityPart, StrategyPart
 from rag_eval.trust.trust_report import TrustPart
 from rag_eval.uncertainty.miss_rate_report import CalibrationPart, MissesPart, UncertaintyPart
 
@@ -171,7 +171,6 @@ class Report(Record):
     gates: list[GatePart]
     embeddings: Embeddings
     reused: Reused
-    slices: SlicesPart
     misses: dict[Name, MissesPart]
     previous: PreviousPart | None = None
     ragas: list[RagasFigure] | None = Field(

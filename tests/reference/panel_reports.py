@@ -1,6 +1,6 @@
 """A small report, written by hand.
 
-It holds all that the panels of answers, trust, slices, history, cost and methods show.
+It holds all that the panels of answers, trust, history, cost and methods show.
 """
 
 import copy
@@ -20,7 +20,6 @@ HOSTILE = (
     '" onload="x',
 )
 HASH = "0123456789abcdef" * 2
-SLICES = (("length", "short"), ("tag", "io"), ("tag", "dates"))
 
 
 def estimate(
@@ -112,20 +111,6 @@ def _fill_trust(trust: dict[str, Any], names: tuple[str, ...]) -> None:
     trust["poisoning"]["retrieved"] = counts
 
 
-def _slice(kind: str, name: str, names: tuple[str, ...], *, scored: bool = True) -> dict[str, Any]:
-    figure = estimate(0.4, 0.2, 0.65, 8) if scored else estimate(None)
-    entry = {
-        "kind": kind,
-        "name": name,
-        "about": f"questions of {name}",
-        "n_queries": 10,
-        "n_groups": 7,
-        "strategies": {each: {**figure, "miss": figure} for each in names},
-    }
-    abstention = {"abstention": estimate(0.3, 0.1, 0.5, 9)}
-    return entry | (abstention if kind == "answerability" else {})
-
-
 def full(names: tuple[str, ...] = ("bm25", "vector", "rrf")) -> dict[str, Any]:
     """Return a report with all parts; the first name belongs to the primary strategy."""
     delta = {"measure": "R@10", "before": 0.5, "after": 0.52, "delta": 0.02, "ci_low": -0.01}
@@ -140,11 +125,6 @@ def full(names: tuple[str, ...] = ("bm25", "vector", "rrf")) -> dict[str, Any]:
     _fill_trust(report["trust"], names)
     observed = {"observed": {"miss_any": estimate(0.31)}}
     report["uncertainty"]["strategies"] = {name: copy.deepcopy(observed) for name in names}
-    report["slices"]["by"] = [
-        _slice("answerability", "answerable", names),
-        _slice("answerability", "unanswerable", names, scored=False),
-        *(_slice(kind, name, names) for kind, name in SLICES),
-    ]
     report["previous"]["run_id"] = "20260103T020000000Z-00000002"
     report["previous"]["deltas"] = [{"strategy": name, **delta} for name in names]
     return report

@@ -11,7 +11,7 @@ from panel_pages import HIDDEN, HOSTILE, absent, at, figures, renamed, rendered,
 from rag_eval.core import config as records
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
 from rag_eval.gates.gate import ChangeCode
-from rag_eval.reporting.tables import column_key, panel_words
+from rag_eval.reporting.tables import panel_words
 from rag_eval.trust.summary import _trust_factors
 
 NO_ANSWERS = {"value": None, "reason": "the gold set configures no answers"}
@@ -122,12 +122,6 @@ ABSENT = {
             *("no vectors were needed", "No strategy searches approximately"),
         ],
         ["latency-cost"],
-    ),
-    "nobody could abstain": (
-        "slices",
-        {"/slices/by/0/abstention": NO_ANSWERS},
-        ["nothing was scored", "the gold set configures no answers"],
-        ["slices", "slices-strategies"],
     ),
     "runs cannot be paired": (
         "history",
@@ -243,21 +237,6 @@ def test_trust_tables(made):
         "/trust/filter/n_below",
         "/trust/scores/mean",
     }
-
-
-# --- Slices
-
-
-def test_every_slice_has_its_figures(made):
-    panel, markup = rendered("slices", made)
-    found = by(panel, "slices", "slice")
-    label = column_key(made["slices"]["measure"])
-    keys = ("by", "questions", "groups", label, f"{label}_low", "scored", "missed")
-    io = pick(found["io"], *keys)
-    assert io == ("tag", "10", "7", "0.4", "0.2", "8", "0.4")
-    assert pick(found["unanswerable"], label, "abstained") == ("", "0.3")
-    assert len(rows(panel, "slices-strategies")) == 15
-    assert "some slices differ by chance" in markup
 
 
 # --- History
@@ -503,9 +482,7 @@ def test_a_hostile_text_is_data(report, text):
     report["citations"]["codes"] = {text: 1}
     report["trust"]["notes"] = [text]
     report["trust"]["poisoning"] |= {"reasons": {text: 1}, "rules_version": text}
-    for part in report["slices"]["by"]:
-        part |= {"name": text, "about": text}
-    for panel in ("citations", "trust", "slices"):
+    for panel in ("citations", "trust"):
         rendered(panel, report)
 
 

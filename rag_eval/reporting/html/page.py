@@ -48,7 +48,6 @@ PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "history": run.history,
     "citations": evidence.answer_panel,
     "stability": retrieval.stability,
-    "slices": retrieval.slices,
     "trust": evidence.trust_panel,
     "cost": run.cost,
     "denominators": retrieval.denominators,

@@ -1,4 +1,4 @@
-"""Panels of retrieval: denominators, measures, stability, recall by K, and slices."""
+"""Panels of retrieval: denominators, measures, stability, and recall by K."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -188,24 +188,6 @@ def recall(page: Page) -> Panel:
     return Panel("Recall by K", "recall.html", context, {"recall": _recall_table(page, ks)})
 
 
-# ---- Slices: recall and misses by tag, length and answerability.
-
-MAX_ROWS: Final = 80
-"""Largest number of rows of the table of all strategies."""
-
-
-def slices(page: Page) -> Panel:
-    """Make the panel of slices."""
-    part = page.report["slices"]
-    room = max(1, MAX_ROWS // len(page.strategies))
-    shown = {
-        "slices": _slices_table(page),
-        "strategies": _slices_of_strategies_table(page, room),
-    }
-    context = {"slices": part, "some": room < len(part["by"])}
-    return Panel("Slices", "slices.html", context, shown)
-
-
 # ---- Tables that only these panels show.
 
 
@@ -270,34 +252,6 @@ def _recall_table(page: Page, ks: Sequence[int]) -> Table:
     columns = f"""strategy | level | {figures_at} | questions = first.n_scored
         | effective = first.n_effective :1"""
     return page.table("recall", "Recall@K by level, 95 % intervals", columns, rows)
-
-
-def _slices_table(page: Page) -> Table:
-    """Show recall and misses of the primary strategy by slice."""
-    rows = [
-        {"slice": part, "found": part["strategies"].get(page.primary)}
-        for part in page.report["slices"]["by"]
-    ]
-    measure = page.report["slices"]["measure"].value
-    columns = f"""slice = slice.name | by = slice.kind | questions = slice.n_queries
-        | groups = slice.n_groups | {measure} = found | scored = found.n_scored
-        | missed = found.miss | n = found.miss.n_scored | abstained = slice.abstention
-        | what it is = slice.about"""
-    return page.table("slices", "The primary strategy by slice", columns, rows)
-
-
-def _slices_of_strategies_table(page: Page, room: int) -> Table:
-    """Show the first slices of every strategy."""
-    rows = [
-        {"slice": part, "strategy": name, "found": part["strategies"][name]}
-        for part in list(page.report["slices"]["by"])[:room]
-        for name in page.strategies
-        if part["strategies"].get(name) is not None
-    ]
-    columns = f"""by = slice.kind | slice = slice.name | strategy
-        | {page.report["slices"]["measure"].value} = found | scored = found.n_scored
-        | effective = found.n_effective :1 | missed = found.miss"""
-    return page.table("slices-strategies", "Every strategy by slice", columns, rows)
 
 
 def _by_wording_table(page: Page) -> Table:
