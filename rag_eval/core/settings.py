@@ -131,18 +131,9 @@ class ExternalLimits(Part):
     timeout_s: float = Field(default=30, gt=0, le=3600)
     """Seconds until a request is given up."""
     max_retries: int = Field(default=3, ge=0, le=20)
-    """Further tries of a request."""
-    backoff_s: float = Field(
-        default=0.5,
-        ge=0,
-        le=60,
-        description="first wait after 429, 5xx or a broken connection; doubles each time, and a "
-        "Retry-After header of up to 60 s counts",
-    )
+    """Further tries after 429, 5xx, a time-out or a broken connection."""
     concurrency: int = Field(default=8, ge=1, le=256)
     """Most requests at a time."""
-    max_reply_bytes: int = Field(default=8_000_000, ge=1000)
-    """A longer reply fails the query."""
 
 
 class MailAlerts(Part):
@@ -206,9 +197,6 @@ class OpenSearchEngine(EngineSettings):
     kind: Literal["opensearch"]
     url: HttpUrl
     """Address of the cluster."""
-    key_scheme: Literal["Bearer", "ApiKey", "Basic"] = Field(
-        default="Bearer", description="how the key is sent; Basic: the key is user:password"
-    )
     search_pipeline: str | None = Field(
         default=None, min_length=1, description="pipeline that normalizes scores, for mode hybrid"
     )
@@ -298,6 +286,9 @@ REMOVED_SETTINGS: Final = {
     "max_judgements": "split a gold set of more than 10,000,000 judgements",
     "alerts.webhook": "name a mail server under `alerts`, or add a sensor of your own to Dagster",
     "alerts.smtp": "write its keys under `alerts` itself; Dagster mails without a port of ours",
+    "external.backoff_s": "the first wait is 0.5 s; delete the line",
+    "external.max_reply_bytes": "a reply has at most 8,000,000 bytes; delete the line",
+    "engines.*.key_scheme": "write the scheme before the key in its variable, as `ApiKey ...`",
     "alerts.dagster_url": "a mail names the run; Dagster finds it by its id",
 }
 """Settings of earlier versions, each with what to use instead; `*` is any name."""

@@ -10,7 +10,7 @@ import functools
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeVar
 
@@ -175,8 +175,11 @@ _STATUS_CODES = {408: "timeout", 425: "timeout", 429: "rate_limited"}
 _OK, _SERVER_ERROR = 200, 500
 MAX_WAIT_S = 60.0
 """Longest Retry-After to wait for."""
+BACKOFF_S = 0.5
+"""First wait after 429, 5xx or a broken connection; doubles each time."""
+MAX_REPLY_BYTES = 8_000_000
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_SILENT = frozenset({"timeout", "connection", "raised"})
+_SILENT = frozenset({"timeout", "connection"})
 """Codes of queries that got no reply."""
 
 
@@ -257,7 +260,7 @@ class Source(ABC):
                 result = call()
             except RetryableError as again:
                 tries = self.limits.max_retries - tries_left
-                pause = self.limits.backoff_s * 2**tries if again.wait_s is None else again.wait_s
+                pause = BACKOFF_S * 2**tries if again.wait_s is None else again.wait_s
                 if not tries_left or pause > MAX_WAIT_S or self._stopped.wait(pause):
                     self._n_silent = self._n_silent + 1 if again.code in _SILENT else 0
                     raise
@@ -273,11 +276,6 @@ class Source(ABC):
 def too_late(limits: ExternalLimits) -> RetryableError:
     """Return the failure of a reply that took too long."""
     return RetryableError("timeout", f"no whole reply within {limits.timeout_s:g} s")
-
-
-def too_large(limits: ExternalLimits) -> QueryError:
-    """Return the failure of a reply over the limit."""
-    return QueryError("reply_too_large", f"more than {limits.max_reply_bytes} bytes")
 
 
 def check_status(status: int, retry_after: str = "") -> None:
@@ -302,40 +300,6 @@ def read_http_error(limits: ExternalLimits, error: Exception) -> QueryError:
         return too_late(limits)
     # The text may hold the address with a password, so omit it.
     return RetryableError("connection", f"no reply ({type(error).__name__})")
-
-
-def bound_replies(limits: ExternalLimits) -> "Callable[[httpx.Response], None]":
-    """Make a hook for the httpx client of a library that reads every reply whole.
-
-    The hook ends replies that are compressed, too large or too slow with a `QueryError`.
-    """
-    import httpx
-
-    class Bounded(httpx.SyncByteStream):
-        def __init__(self, stream: httpx.SyncByteStream) -> None:
-            self._stream = stream
-            self._deadline = time.monotonic() + limits.timeout_s
-
-        def __iter__(self) -> Iterator[bytes]:
-            size = 0
-            for part in self._stream:
-                size += len(part)
-                if size > limits.max_reply_bytes:
-                    raise too_large(limits)
-                if time.monotonic() > self._deadline:
-                    raise too_late(limits)
-                yield part
-
-        def close(self) -> None:
-            self._stream.close()
-
-    def bound(reply: httpx.Response) -> None:
-        if reply.headers.get("content-encoding", "identity") != "identity":
-            raise QueryError("malformed_reply", "compressed, which was not asked for")
-        assert isinstance(reply.stream, httpx.SyncByteStream)
-        reply.stream = Bounded(reply.stream)
-
-    return bound
 
 
 class WebClient:
@@ -388,8 +352,8 @@ class WebClient:
         parts, size = [], 0
         for part in reply.iter_bytes():
             size += len(part)
-            if size > self.limits.max_reply_bytes:
-                raise too_large(self.limits)
+            if size > MAX_REPLY_BYTES:
+                raise QueryError("reply_too_large", f"more than {MAX_REPLY_BYTES} bytes")
             if time.monotonic() > deadline:
                 raise too_late(self.limits)
             parts.append(part)

@@ -64,7 +64,7 @@ def test_a_table_is_measured_and_asked_again_only_after_a_change(project, table,
     down = "postgresql://user:secret@127.0.0.1:9/notes"
     engines = {"notes": entry | {"url": table}, "gone": entry | {"url": down}}
     monkeypatch.setenv("RAG_EVAL_ENGINES", json.dumps(engines))
-    quick = {"timeout_s": 5, "max_retries": 0, "backoff_s": 0.01, "concurrency": 2}
+    quick = {"timeout_s": 5, "max_retries": 0, "concurrency": 2}
     monkeypatch.setenv("RAG_EVAL_EXTERNAL", json.dumps(quick))
     project.write("gold_set.yaml", CONFIG.replace(VECTOR, STRATEGIES))
 

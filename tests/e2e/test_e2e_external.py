@@ -19,7 +19,7 @@ from rag_eval.reporting.mlflow import strategy_metrics
 pytestmark = pytest.mark.slow
 
 N_WORDINGS, N_ORIGINALS = 6, 4
-QUICK = {"timeout_s": 5, "max_retries": 1, "backoff_s": 0.01, "concurrency": 2}
+QUICK = {"timeout_s": 5, "max_retries": 1, "concurrency": 2}
 TREC = """\
 keep Q0 storage.md 1 2.0 t
 keep Q0 alerts.md 2 1.0 t

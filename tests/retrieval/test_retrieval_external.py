@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_project import DOCUMENTS
-from requirements import need_package
 from service_process import running
 
 from rag_eval.core.errors import InputError
@@ -23,6 +22,7 @@ from rag_eval.core.types import (
     RetrievalStats,
     ScoredChunk,
 )
+from rag_eval.retrieval import outside
 from rag_eval.retrieval.kinds.external import (
     External,
     HttpSource,
@@ -97,9 +97,13 @@ QUERIES = [
     "Can alerts be silent at night?",
     "deletion of old results",
 ]
-QUICK = ExternalLimits(
-    timeout_s=10, max_retries=2, backoff_s=0.01, concurrency=4, max_reply_bytes=200_000
-)
+QUICK = ExternalLimits(timeout_s=10, max_retries=2, concurrency=4)
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch):
+    monkeypatch.setattr(outside, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(outside, "MAX_REPLY_BYTES", 200_000)
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +341,7 @@ def test_objects_classes_and_factories_load(module, attribute):
         ("mine_port:Old", "version 2"),
         ("mine_port:Truth", "version True"),
         ("mine_port:Bare", "without batch_retrieve, stats"),
-        ("mine_port:number", "without retrieve"),
+        ("mine_port:number", "without retrieve, batch_retrieve, stats"),
     ],
 )
 def test_what_is_no_port_is_an_error_of_the_settings(module, path, shown):
@@ -352,91 +356,6 @@ def test_a_name_that_no_setting_enables_lists_those_that_are():
     with pytest.raises(InputError, match="unknown_source") as caught:
         Sources(settings).open(External(name="mine", kind="external", source="nope"))
     assert "port, search" in caught.value.problems[0].accepted
-
-
-# retrievers of other libraries
-
-LIBRARY = """
-from types import SimpleNamespace as Made
-from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
-
-def check(query):
-    if query == "broken":
-        raise OSError("down")
-
-class Chain(BaseRetriever):
-    def _get_relevant_documents(self, query, *, run_manager):
-        check(query)
-        named = Document(id="7", page_content="words", metadata={"source": "a.md"})
-        return [named, Document(page_content="more", metadata={"doc_id": "b.md", "source": "x"})]
-
-class Llama:
-    def retrieve(self, query):
-        check(query)
-        made = [("7", "a.md", "words", 0.9), (None, "b.md", "more", 0.4)]
-        return [
-            Made(score=score, node=Made(node_id=name, metadata={"file_name": document},
-                                        get_content=lambda text=text: text))
-            for name, document, text, score in made
-        ]
-    def stats(self):
-        return Made(corpus_rev="r1")
-
-class Stack:
-    def run(self, query, top_k):
-        check(query)
-        made = [("7", "a.md", "words", 0.9), (None, "b.md", "more", 0.4)][:top_k]
-        return {"documents": [Made(id=name, content=text, meta={"file_path": document}, score=score)
-                              for name, document, text, score in made]}
-
-class Odd:
-    def invoke(self, query):
-        return ["words"]
-chain, llama, stack = Chain(), Llama(), Stack()
-"""
-
-
-@pytest.fixture
-def library(tmp_path, monkeypatch):
-    need_package("langchain_core")
-    (tmp_path / "mine_library.py").write_text(LIBRARY, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "mine_library", raising=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "scores", "version"),
-    [("chain", [1.0, 0.5], False), ("llama", [0.9, 0.4], True), ("stack", [0.9, 0.4], False)],
-)
-def test_retrievers_of_libraries_are_known_by_their_method(library, name, scores, version):
-    source = load_source("mine", f"mine_library:{name}", QUICK)
-    found, failed = source.ask_all(["one", "broken"], 5, lambda *_: None)
-    assert [item.doc_id for item in found.items] == ["a.md", "b.md"]
-    assert [item.text for item in found.items] == ["words", "more"]
-    assert [item.score for item in found.items] == scores
-    assert found.items[0].id == "7"
-    assert failed.code == "raised"
-    assert len(source.ask_one("one", 1).items) == 1
-    assert bool(source.ask_version("one")) == version
-
-
-def test_an_exception_of_a_library_is_tried_again(library):
-    source = load_source("mine", "mine_library:Llama", QUICK)
-    answer, tries = source.port.retrieve, []
-
-    def once_broken(query):
-        tries.append(query)
-        return answer("broken" if len(tries) == 1 else query)
-
-    source.port.retrieve = once_broken
-    (found,) = source.ask_all(["one"], 5, lambda *_: None)
-    assert (len(tries), len(found.items)) == (2, 2)
-
-
-def test_a_result_of_another_shape_is_malformed(library):
-    (found,) = load_source("mine", "mine_library:Odd", QUICK).ask_all(["x"], 5, lambda *_: None)
-    assert found.code == "malformed_reply"
 
 
 # TREC runs and recorded outputs

@@ -5,7 +5,7 @@ A source is asked over HTTP or through an imported object, or its lists are read
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -31,7 +31,6 @@ from rag_eval.retrieval.outside import (
     QueryError,
     Replies,
     Retrieved,
-    RetryableError,
     Source,
     SourceKind,
     WebClient,
@@ -162,7 +161,7 @@ class HttpSource(Source):
         return [f"the replies state different versions: {', '.join(names)}"]
 
 
-# ---- An imported object: a RetrievalPort, or a retriever of another library. It is foreign code.
+# ---- An imported RetrievalPort, which is foreign code.
 
 METHODS = ("retrieve", "batch_retrieve", "stats")
 VERSION = 1
@@ -171,40 +170,29 @@ BATCH = 64
 
 
 def load_source(name: str, path: str, limits: ExternalLimits) -> "PortSource":
-    """Import a retriever: an object, or a class or function without required arguments.
+    """Import a RetrievalPort: an object, or a class or function without required arguments.
 
-    A RetrievalPort has a version. Any other object is known by its method: `invoke` of LangChain,
-    `retrieve` of LlamaIndex, `run` of Haystack.
-
-    Raises `InputError` (`source_unusable`) when it cannot be loaded or has none of these.
+    Raises `InputError` (`source_unusable`) when it cannot be loaded or is no port.
     """
     module, attribute = path.split(":")
     try:
         source: Any = getattr(importlib.import_module(module), attribute)
-        if isinstance(source, type) or (callable(source) and not _methods_of(source)):
+        if isinstance(source, type) or (callable(source) and not hasattr(source, "retrieve")):
             source = source()
-        methods, version = _methods_of(source), getattr(source, "version", None)
+        version = getattr(source, "version", None)
         lacks = [method for method in METHODS if not callable(getattr(source, method, None))]
-        if not lacks and type(version) is int and version == VERSION:
-            return PortSource(source, limits)
-        if not methods or version is not None or "batch_retrieve" in methods:
+        if lacks or type(version) is not int or version != VERSION:
             raise TypeError(f"without {', '.join(lacks)}" if lacks else f"version {version!r}")
-        return LibrarySource(source, methods[0], limits)
+        return PortSource(source, limits)
     except FOREIGN as error:
         raise InputError.of(
             "source_unusable",
-            f"the source {quoted(name)} cannot be loaded as a retriever",
+            f"the source {quoted(name)} cannot be loaded as a RetrievalPort",
             "settings",
             field="sources",
             found=f"{path}: {type(error).__name__}: {error}",
-            accepted=f"version {VERSION} with {', '.join(METHODS)}; or a retriever of LangChain "
-            "(invoke), LlamaIndex (retrieve) or Haystack (run)",
+            accepted=f"version {VERSION} with {', '.join(METHODS)}",
         ) from error
-
-
-def _methods_of(retriever: object) -> list[str]:
-    names = (*LIBRARIES, "batch_retrieve")
-    return [name for name in names if callable(getattr(retriever, name, None))]
 
 
 class PortSource(Source):
@@ -260,82 +248,6 @@ class PortSource(Source):
             return [parse_reply(result, top_k) for _, result in zip(queries, results, strict=True)]
         except FOREIGN:
             return [self.ask_again(query, top_k) for query in queries]
-
-
-# ---- Retrievers of other libraries.
-
-_DOCUMENT_KEYS = ("doc_id", "source", "file_path", "file_name")
-"""Keys of metadata that name the document, in this order; the libraries' loaders write them."""
-
-
-def _read_langchain(result: Any) -> list[dict[str, object]]:
-    return [
-        {"id": document.id, "text": document.page_content, **_read_metadata(document.metadata)}
-        for document in result
-    ]
-
-
-def _read_llama_index(result: Any) -> list[dict[str, object]]:
-    return [
-        {
-            "id": hit.node.node_id,
-            "text": hit.node.get_content(),
-            "score": hit.score,
-            **_read_metadata(hit.node.metadata),
-        }
-        for hit in result
-    ]
-
-
-def _read_haystack(result: Any) -> list[dict[str, object]]:
-    return [
-        {"id": hit.id, "text": hit.content, "score": hit.score, **_read_metadata(hit.meta)}
-        for hit in result["documents"]
-    ]
-
-
-LIBRARIES: Mapping[str, Callable[[Any], list[dict[str, object]]]] = {
-    "invoke": _read_langchain,
-    "retrieve": _read_llama_index,
-    "run": _read_haystack,
-}
-"""Method of a retriever -> the function that reads its result."""
-
-
-def _read_metadata(metadata: Mapping[str, object]) -> dict[str, object]:
-    doc_ids = [metadata[key] for key in _DOCUMENT_KEYS if metadata.get(key)]
-    return {"doc_id": doc_ids[0] if doc_ids else "", "section_id": metadata.get("section_id")}
-
-
-class LibrarySource(PortSource):
-    """A retriever of LangChain, LlamaIndex or Haystack, known by its method.
-
-    Where a result has no score, the score is 1 / rank. An exception is tried again, because these
-    objects often ask a service. An object with `stats()` like a port's states its index.
-    """
-
-    def __init__(self, retriever: Any, method: str, limits: ExternalLimits) -> None:
-        super().__init__(retriever, limits)
-        self._method = method
-
-    def ask_one(self, query: str, top_k: int) -> Retrieved:
-        """Ask once, without a retry; only Haystack is told the depth. Raises `QueryError`."""
-        ask = getattr(self.port, self._method)
-        try:
-            result = ask(query=query, top_k=top_k) if self._method == "run" else ask(query)
-        except FOREIGN as error:
-            raise RetryableError("raised", quoted(f"{type(error).__name__}: {error}")) from error
-        try:
-            chunks = LIBRARIES[self._method](result)
-        except FOREIGN as error:
-            message = quoted(f"{type(error).__name__}: {error}")
-            raise QueryError("malformed_reply", message) from error
-        if any(chunk.get("score") is None for chunk in chunks):
-            chunks = [{**chunk, "score": 1 / place} for place, chunk in enumerate(chunks, start=1)]
-        return parse_reply({"chunks": chunks}, top_k)
-
-    def _ask_batch(self, queries: list[str], top_k: int) -> list[Retrieved | Failure]:
-        return [self.ask_again(query, top_k) for query in queries]
 
 
 # ---- Lists that were made beforehand: recorded outputs, or a TREC run.

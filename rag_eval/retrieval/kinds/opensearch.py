@@ -3,7 +3,6 @@
 It follows the documented API. The tests use replies of that form, and no real server.
 """
 
-import base64
 import math
 import urllib.parse
 from typing import ClassVar, Literal, TypeVar
@@ -64,9 +63,8 @@ class OpenSearchSource(EngineSource):
         if self._mode == "hybrid" and engine.search_pipeline is None:
             raise self.unusable("search_pipeline", "none, which mode hybrid needs")
         self._pipeline = urllib.parse.quote(engine.search_pipeline or "", safe="")
-        is_basic = engine.key_scheme == "Basic"
-        sent = base64.b64encode(self.key.encode()).decode() if is_basic else self.key
-        headers = {"authorization": f"{engine.key_scheme} {sent}"} if self.key else {}
+        key = self.key if " " in self.key else f"Bearer {self.key}"
+        headers = {"authorization": key} if self.key else {}
         self._web = WebClient(engine.url.rstrip("/"), self.limits, headers)
         self._filter = [{"terms": {name: value}} for name, value in self.filter_values().items()]
 

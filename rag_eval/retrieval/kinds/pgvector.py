@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rag_eval.core.settings import PgvectorEngine, Settings
 from rag_eval.retrieval.engines import Engine, EngineSource, refused
-from rag_eval.retrieval.outside import RetryableError, too_large, too_late
+from rag_eval.retrieval.outside import RetryableError, too_late
 from rag_eval.storage.hashing import digest
 
 if TYPE_CHECKING:
@@ -44,21 +44,13 @@ class PgvectorSource(EngineSource):
         self._table = sql.Identifier(*engine.index.split("."))
         self._id = self.fields.id or "id"
         columns = dict.fromkeys([self._id, *self.wanted_fields()])
-        # A text is cut in the server, so that no row is larger than a reply may be.
-        most = self.limits.max_reply_bytes
-        as_text = {self.fields.text: sql.SQL("left({}::text, {})")}
         self._columns = list(columns)
         self._parts = {
             "table": self._table,
             "id": sql.Identifier(self._id),
             "vector": sql.Identifier(self.fields.vector or "embedding"),
             "operator": sql.SQL(OPERATORS[engine.distance]),
-            "columns": sql.SQL(", ").join(
-                as_text[name].format(sql.Identifier(name), sql.Literal(most))
-                if name in as_text
-                else sql.Identifier(name)
-                for name in columns
-            ),
+            "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
             "filters": sql.SQL(" AND ").join(
                 [sql.SQL("true")]
                 + [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in self.filters]
@@ -135,21 +127,17 @@ class PgvectorSource(EngineSource):
     def search(self, query: str, top_k: int) -> list[dict[str, object]]:
         """Order the rows by distance; the score is the negative distance."""
         vector = str(self.vector(query))
-        ranked, size = list[tuple[float, str, dict[str, object]]](), 0
-        with self._connection() as connection, connection.cursor() as cursor:
-            for row in cursor.stream(
-                self._compose(_SEARCH), (vector, *self._accepted, vector, top_k)
-            ):
-                size += sum(len(value.encode()) for value in row if isinstance(value, str))
-                if size > self.limits.max_reply_bytes:
-                    raise too_large(self.limits)
-                values = dict(zip(self._columns, row, strict=False))
-                # A zero vector has no cosine distance, so it cannot be ranked.
-                if not math.isnan(distance := row[-1]):
-                    chunk = self.chunk(values, values[self._id], -distance)
-                    ranked.append((distance, str(chunk["id"]), chunk))
-        # Rows of equal distance have no order in PostgreSQL.
-        return [chunk for *_, chunk in sorted(ranked, key=lambda place: place[:2])]
+        values = (vector, *self._accepted, vector, top_k)
+        with self._connection() as connection:
+            rows = connection.execute(self._compose(_SEARCH), values).fetchall()
+        # A zero vector has no cosine distance. Rows of equal distance have no order in PostgreSQL.
+        ranked = [(distance, str(cells[0]), cells) for *cells, distance in rows]
+        ranked = sorted(row for row in ranked if not math.isnan(row[0]))
+        named = [dict(zip(self._columns, cells, strict=True)) for *_, cells in ranked]
+        return [
+            self.chunk(row, row[self._id], -distance)
+            for row, (distance, *_) in zip(named, ranked, strict=True)
+        ]
 
 
 class Pgvector(Engine):

@@ -15,7 +15,6 @@ from rag_eval.retrieval.outside import (
     LOOPBACK,
     QueryError,
     RetryableError,
-    bound_replies,
     check_status,
     describe_first,
     read_http_error,
@@ -36,8 +35,6 @@ class QdrantSource(EngineSource):
 
     def __init__(self, spec: Engine, engine: QdrantEngine, settings: Settings) -> None:
         super().__init__(spec, engine, settings)
-        self._headers = {"accept-encoding": "identity"}
-        self._headers |= {"api-key": self.key} if self.key else {}
         if engine.path is not None:  # The local client is not made for threads.
             self.limits = self.limits.model_copy(update={"concurrency": 1})
         self._lock = threading.Lock()
@@ -56,11 +53,10 @@ class QdrantSource(EngineSource):
                 raise self.unusable("path", str(error)) from error
         return QdrantClient(
             url=self.engine.url,
-            headers=self._headers,
+            headers={"api-key": self.key} if self.key else None,
             timeout=math.ceil(self.limits.timeout_s),
             trust_env=urlsplit(self.engine.url).hostname not in LOOPBACK,
             check_compatibility=False,  # It would ask before the retries begin.
-            event_hooks={"response": [bound_replies(self.limits)]},
         )
 
     @property
