@@ -36,7 +36,6 @@ from rag_eval.measures.intervals import paired_comparison
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.support import groundedness
 from rag_eval.uncertainty import calibration
-from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     Prior,
     cross_validate,
@@ -61,8 +60,6 @@ BARS = {
 SINGLE_PREDICTORS = ("nqc", "tail_ratio", "cover_union", "cover_rare")
 """Signals that the literature uses alone, or nearly so."""
 SIZES, SMALL_SIZES = (25, 50, 100, 200, 400), (25, 100)
-DEPTH = 1000
-"""Number of ranks in the lists that conformal K looks at."""
 OUTCOMES = (1_000, 3_000, 10_000)
 """Numbers of outcomes of the section `speed`."""
 FIGURES = ("auroc", "brier", "skill", "log_loss", "slope", "intercept", "observed_expected")
@@ -378,35 +375,15 @@ def _generate(n: int) -> calibration.Judged:
     signals = of_question + 0.5 * rng.normal(size=of_question.shape)
     log_odds = signals @ (0.35 * rng.normal(size=len(SIGNALS))) - 1
     missed = rng.random(n) < 1 / (1 + np.exp(-log_odds))
-    first = np.arange(0, n, 4)
-    rank = np.where(missed[first], rng.integers(11, 200, len(first)), 5).astype(float)
-    rank[rank > 100] = np.inf
     group = question // 2
     return calibration.Judged(
         Labelled(SIGNALS, signals, missed, group, np.ones(n), question),
         [f"g{code}" for code in group],
         rng.random(n),
-        Questions(rank, group[first], 100),
     )
 
 
 # ---- What miss rates are used for.
-
-
-def conformal() -> None:
-    """Judge K on held-out groups."""
-    for strategy in STRATEGIES:
-        deep = judged("scifact", strategy, "minilm", DEPTH)
-        for rule in conformal_k(Questions(deep.first_gold, deep.collection.group, DEPTH)):
-            figures = {
-                "strategy": strategy,
-                "level": rule.level,
-                "k": rule.k,
-                "coverage": rule.coverage.dump(),
-                "unattainable": rule.share_unattainable,
-            }
-            emit("conformal", figures, {"coverage": (rule.level - 0.01, None)})
-        progress(f"conformal {strategy}")
 
 
 def _right(extracts: list[Extract], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -527,7 +504,6 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "prior": prior,
     "harm": harm,
     "status": status,
-    "conformal": conformal,
     "answers": answers,
 }
 

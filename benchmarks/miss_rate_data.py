@@ -1,6 +1,6 @@
 """Judged retrievals of public collections, for the benchmarks and fits of miss rates.
 
-`collection(name)` reads one of COLLECTIONS. `judged(collection, strategy, model, depth)` retrieves
+`collection(name)` reads one of COLLECTIONS. `judged(collection, strategy, model)` retrieves
 for it and returns the batch with its gold. BM25 and exact vector search are the project's own
 engines with default parameters. The second retriever of bm25 is the vector search. The second
 retriever of vector and hybrid is bm25. All three have vectors.
@@ -346,21 +346,21 @@ def collection(name: str) -> Collection:
 
 
 @functools.lru_cache(maxsize=8)
-def _search(name: str, model: str, depth: int) -> dict[str, Ranking]:
+def _search(name: str, model: str) -> dict[str, Ranking]:
     its = collection(name)
     queries, chunks = its.vectors(model)
-    bm25 = its.bm25.search(its.query_terms, max(depth, FUSED))
-    vector = ExactSearch(chunks).search(queries, max(depth, FUSED))
-    hybrid = weighted(bm25, vector, alpha=0.5, beta=0.5, depth=depth)
-    return {"bm25": bm25.cut(depth), "vector": vector.cut(depth), "hybrid": hybrid}
+    bm25 = its.bm25.search(its.query_terms, max(POOL, FUSED))
+    vector = ExactSearch(chunks).search(queries, max(POOL, FUSED))
+    hybrid = weighted(bm25, vector, alpha=0.5, beta=0.5, depth=POOL)
+    return {"bm25": bm25.cut(POOL), "vector": vector.cut(POOL), "hybrid": hybrid}
 
 
-def judged(name: str, strategy: str, model: str = "lsa-256", depth: int = POOL) -> Judged:
-    """Retrieve for a collection by one of STRATEGIES, at least POOL deep, and look up the gold."""
-    its, found = collection(name), _search(name, model, max(depth, POOL))
+def judged(name: str, strategy: str, model: str = "lsa-256") -> Judged:
+    """Retrieve for a collection by one of STRATEGIES, POOL deep, and look up the gold."""
+    its, found = collection(name), _search(name, model)
     queries, chunks = its.vectors(model)
-    main = found[strategy].cut(depth)
-    other = found["vector" if strategy == "bm25" else "bm25"].cut(depth)
+    main = found[strategy]
+    other = found["vector" if strategy == "bm25" else "bm25"]
     question = its.question if len(np.unique(its.question)) < len(its.question) else None
     batch = RankedBatch(
         main.rows,

@@ -404,16 +404,6 @@ def _look_first(report: Report, page: Page) -> Parts:
 
 # ---- Miss rates of a report: observed rates, predicted rates, and the reasons of their status.
 
-LEVEL: Final = 0.9
-
-
-def k_for(entry: StrategyCalibration) -> str:
-    """Write the one K that covers LEVEL of the questions; a dash for none."""
-    rule = entry.k_for(LEVEL)
-    if rule is None:
-        return "-"
-    return f"{rule.k:,}" if rule.k is not None else f"> {rule.depth:,}"
-
 
 def _miss_rates(report: Report, page: Page) -> Parts:
     part, calibration, primary = report.uncertainty, report.calibration, report.strategy
@@ -424,8 +414,6 @@ def _miss_rates(report: Report, page: Page) -> Parts:
     )
     headings = ("strategy", f"observed {target}", "questions", "stated", "status", "skill")
     yield dataclasses.replace(tables.miss_rates(page).select(*headings), caption=title)
-    k_of = {name: k_for(entry) for name, entry in calibration.strategies.items()}
-    yield f"K for {LEVEL:.0%}: {', '.join(f'{quoted(name)} {k}' for name, k in k_of.items())}"
     rates = part.strategies[primary]
     reason = f" ({quoted(rates.reason, 200)})" if rates.reason else ""
     yield (
@@ -446,12 +434,7 @@ def _miss_rates(report: Report, page: Page) -> Parts:
 def show_calibration(console: "Console", calibrated: Any) -> None:
     """Print a calibration (`Calibrated` of `rag_eval.uncertainty`), out of fold."""
     rows = [
-        {
-            "strategy": name,
-            "entry": Cursor(entry.dump()),
-            "K": k_for(entry),
-            "rule": (rule := entry.k_for(LEVEL)) and Cursor(rule.dump()),
-        }
+        {"strategy": name, "entry": Cursor(entry.dump())}
         for name, entry in calibrated.strategies.items()
     ]
     target = f"{calibrated.target}@{calibrated.k}"
@@ -460,8 +443,7 @@ def show_calibration(console: "Console", calibrated: Any) -> None:
     columns = f"""strategy | status = entry.status | outcomes = entry.counts.outcomes
         | groups = entry.counts.groups | misses = {fit}.misses | {target} = {fit}.miss_rate
         | Brier = {fit}.brier | skill = {fit}.skill"""
-    quality = f"""strategy | AUROC = {fit}.auroc | slope = {fit}.slope | ECE = {fit}.ece
-        | K for 90 % = K | coverage = rule.coverage"""
+    quality = f"strategy | AUROC = {fit}.auroc | slope = {fit}.slope | ECE = {fit}.ece"
     unmet = [
         {"strategy": name, "condition": Cursor(condition.dump())}
         for name, entry in calibrated.strategies.items()

@@ -203,28 +203,6 @@ class Validation(Record):
     histogram: list[Count] = Field(description="predictions in bins of 0.05")
 
 
-class ConformalK(Record):
-    """Number of results to read so that a share of new questions has gold among them.
-
-    `coverage` is the covered share of held-out questions over `splits` splits. Questions whose K
-    lies beyond the depth are not covered; `share_unattainable` is their share. `within_depth` is
-    the share of questions with gold anywhere in the list.
-    """
-
-    method: Literal["fixed"]
-    level: Unit
-    attainable: StrictBool
-    k: Annotated[Count | None, Because("no K within the lists reaches the level")]
-    depth: Count
-    n: Count
-    n_groups: Count
-    splits: Count
-    coverage: CountedInterval
-    share_unattainable: float | None
-    within_depth: float | None
-    text: str
-
-
 class Condition(Record):
     """A condition of a status."""
 
@@ -260,7 +238,6 @@ class StrategyCalibration(Record):
     counts: OutcomeCounts
     validation: Validation | None
     heuristic_v0: Validation | None
-    conformal: list[ConformalK] = Field(description="empty without questions with gold")
     estimator: Open | None
     standing: Standing
     refused: Annotated[str | None, Because("no outcome was refused")]
@@ -274,10 +251,6 @@ class StrategyCalibration(Record):
         if self.status == "stale":
             unmet.sort(key=lambda condition: condition.status != "stale")
         return unmet
-
-    def k_for(self, level: float) -> ConformalK | None:
-        """Return the conformal K of a level, None without questions with gold."""
-        return next((rule for rule in self.conformal if rule.level == level), None)
 
 
 class ComparedStrategy(Record):
