@@ -1,11 +1,12 @@
 """Score the sentences of answers, and judge whether the answers use their evidence (FK019)."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
 
 from rag_eval.answers.chat import async_client
-from rag_eval.core.arrays import FloatArray
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.types import Answer
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
@@ -13,45 +14,37 @@ from rag_eval.measures.answers import Faithfulness, Sample, faithfulness_figure
 from rag_eval.measures.answers import judge_faithfulness as judge_samples
 from rag_eval.measures.citation_support import SentenceSupport, citation_support
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.support import BAR, Cites, Gap, Purpose, Score, groundedness, retrieval_gaps
+from rag_eval.measures.support import Cites, Gap, Purpose, Score, groundedness, retrieval_gaps
 
 UNCHECKED = ("failed", "contract_error_reply")
 """Outcomes of questions without an answer, which FK019 therefore skips."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ScoredAnswers:
-    """Scores of answers in their order.
+class ScoredAnswers(NamedTuple):
+    """Scores of answers: a row of ANSWER_MEASURES for each, and the reasons behind them.
 
-    `groundedness` and `supported` are [n]. `citing` has the sentences of each answer that cite
-    something and have a verdict. `gaps` are the results of FK019 by the position of the answer.
+    `unsupported` are the sentences that their citations do not support, by query_id. `gaps` are the
+    results of FK019 by the position of the answer.
     """
 
-    groundedness: FloatArray
-    supported: FloatArray
-    citing: list[list[SentenceSupport]]
+    per_question: pd.DataFrame
+    unsupported: dict[str, list[SentenceSupport]]
     gaps: dict[int, Gap]
-
-    @property
-    def unsupported(self) -> list[list[SentenceSupport]]:
-        """The sentences of each answer that their citations do not support."""
-        return [
-            [sentence for sentence in sentences if not sentence.supported]
-            for sentences in self.citing
-        ]
 
 
 def score_answers(
     answers: Sequence[Answer],
+    counts: pd.DataFrame,
     corpus_texts: Sequence[str],
+    *,
     purpose: Purpose,
     score: Score | None,
-    bar: float = BAR,
+    bar: float,
 ) -> ScoredAnswers:
     """Score answers on their evidence; words weigh by how rare they are in `corpus_texts`.
 
-    A verifier `score` takes the place of the comparison of words, whose bar of support is `bar`.
-    FK019 compares words in any case.
+    `counts` are the counts of citations of each question. A verifier `score` takes the place of the
+    comparison of words, whose bar of support is `bar`. FK019 compares words in any case.
     """
     frequencies = count_documents(corpus_texts)
     is_answered = [answer.outcome == "answered" for answer in answers]
@@ -68,7 +61,23 @@ def score_answers(
         [one for one in sentences if has and one.places and not math.isnan(one.score)]
         for sentences, has in zip(support, is_answered, strict=True)
     ]
-    return ScoredAnswers(grounded.value, grounded.supported, citing, gaps)
+    per_question = counts.assign(
+        outcome=[answer.outcome for answer in answers],
+        groundedness=grounded.value,
+        supported=grounded.supported,
+        n_citing=list(map(len, citing)),
+        n_upheld=[sum(sentence.supported for sentence in sentences) for sentences in citing],
+        gap=[at in gaps and gaps[at].violation for at in range(len(answers))],
+        gap_reason=[
+            gaps[at].reason if at in gaps else answer.outcome for at, answer in enumerate(answers)
+        ],
+    )
+    unsupported = {
+        answer.query_id: weak
+        for answer, sentences in zip(answers, citing, strict=True)
+        if (weak := [sentence for sentence in sentences if not sentence.supported])
+    }
+    return ScoredAnswers(per_question, unsupported, gaps)
 
 
 def find_gaps(

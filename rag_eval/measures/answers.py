@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import hashlib
 import math
 import warnings
@@ -32,7 +31,7 @@ from rag_eval.core.records import (
     Unit,
 )
 from rag_eval.core.settings import Endpoint, telemetry_off
-from rag_eval.core.types import ABSTAINED, Answer, AnswerOutcome, CitedSpan
+from rag_eval.core.types import ABSTAINED, Answer, CitedSpan
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
@@ -134,41 +133,6 @@ class CitationsPart(Record):
 
 
 T = TypeVar("T")
-_FAILED: frozenset[AnswerOutcome] = frozenset({"failed", "contract_error_reply"})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AnswerResults:
-    """Results of all attempted questions, one row for each question, [n] each."""
-
-    outcome: Sequence[AnswerOutcome]
-    codes: Sequence[Sequence[str]]
-    """Failure codes of each question, without repetition; empty without a failure."""
-    answerable: BoolArray
-    known: BoolArray
-    """Whether the gold set says if the corpus answers the question.
-
-    If unknown, neither abstaining nor answering is right or wrong.
-    """
-    gold: SharedGold
-    n_cited: IntArray
-    n_valid: IntArray
-    """Number of citations with the code `ok`."""
-    n_correct: IntArray
-    """Number of citations with the code `ok` that overlap a gold span."""
-    n_gold: IntArray
-    n_matched: IntArray
-    """Number of gold spans that a correct citation matches."""
-    coverage: FloatArray
-    """Cited share of the tokens of the gold spans; NaN without a gold span."""
-    groundedness: FloatArray
-    """Groundedness of the answer's text; NaN without text."""
-    supported: FloatArray
-    """Share of the answer's supported sentences; NaN without text."""
-    n_citing: IntArray
-    """Number of sentences that cite something."""
-    n_upheld: IntArray
-    """Number of sentences that the text they cite supports."""
 
 
 TARGETS = {
@@ -180,8 +144,14 @@ TARGETS = {
 """Usual targets of the field, shown in the report. Gates use the targets of the gold set."""
 
 
-def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
+def answer_figures(
+    rows: pd.DataFrame, codes: Sequence[Sequence[str]], gold: SharedGold
+) -> list[AnswerFigure]:
     """Compute every answer measure, and `failure_rate_<code>` for each code by name.
+
+    `rows` has a row for each attempted question: the columns of ANSWER_MEASURES, `answerable`, and
+    `known`. The last one tells whether the gold set says if the corpus answers the question; if
+    not, neither abstaining nor answering is right or wrong. `codes` are the failure codes of each.
 
     Answerable questions with gold spans are the base of `coverage` (mean), `citation_recall`
     (matched / gold) and `citation_match_rate` (correct / due); an unanswered question counts 0
@@ -194,16 +164,19 @@ def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
     correct, as one unsupported sentence, and as groundedness 0. The citations of its rejected reply
     are ignored.
     """
-    n = len(results.gold)
-    answered = np.array([outcome == "answered" for outcome in results.outcome], dtype=bool)
-    failed = np.array([outcome in _FAILED for outcome in results.outcome], dtype=bool)
-    abstained = np.array([outcome in ABSTAINED for outcome in results.outcome], dtype=bool)
-    gold = results.answerable & (results.n_gold > 0)
-    unanswerable = results.known & ~results.answerable
-    n_cited = np.where(failed, 1, results.n_cited)
-    n_citing = np.where(failed, 1, results.n_citing)
-    n_valid, n_correct, n_upheld = (
-        np.where(failed, 0, part) for part in (results.n_valid, results.n_correct, results.n_upheld)
+    n = len(gold)
+    answered, failed, abstained = (
+        rows["outcome"].isin(outcomes).to_numpy()
+        for outcomes in (["answered"], ["failed", "contract_error_reply"], ABSTAINED)
+    )
+    answerable, known, n_gold = (
+        rows[name].to_numpy() for name in ("answerable", "known", "n_gold")
+    )
+    has_gold, unanswerable = answerable & (n_gold > 0), known & ~answerable
+    n_cited, n_citing = (np.where(failed, 1, rows[name]) for name in ("n_cited", "n_citing"))
+    n_valid, n_correct, n_upheld, grounded, supported = (
+        np.where(failed, 0, rows[name])
+        for name in ("n_valid", "n_correct", "n_upheld", "groundedness", "supported")
     )
 
     def figure(
@@ -217,11 +190,11 @@ def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
         if wholes is None:
             kept = np.where(scored, values.astype(np.float64), np.nan)
             units: IntArray = (~np.isnan(kept)).astype(np.int64)
-            interval = mean_interval(kept, results.gold)
+            interval = mean_interval(kept, gold)
         else:
             units = np.where(scored, wholes, 0)
             counted = np.where(units > 0, units, np.nan)
-            interval = ratio_interval(values.astype(np.float64), counted, results.gold)
+            interval = ratio_interval(values.astype(np.float64), counted, gold)
         value, low, high, n_effective = (number(float(part[0])) for part in interval)
         is_counted = units > 0
         n_scored = int(is_counted.sum())
@@ -241,8 +214,8 @@ def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
         )
 
     everything, has_text = np.ones(n, dtype=bool), answered | failed
-    judged, due = gold | unanswerable, np.maximum(n_cited, 1)
-    of_answerable = np.where(results.answerable, n_correct, 0)
+    judged, due = has_gold | unanswerable, np.maximum(n_cited, 1)
+    of_answerable = np.where(answerable, n_correct, 0)
     no_gold = "no answerable question has a gold span"
     no_citation = "no answer to a judged question cites anything"
     no_source = "no answer cites anything"
@@ -250,29 +223,26 @@ def answer_figures(results: AnswerResults) -> list[AnswerFigure]:
     no_unanswerable = "no question is unanswerable"
     no_answerable = "no question is answerable"
     nothing = "no question was attempted"
-    n_correct, n_matched = (np.where(answered, part, 0) for part in (n_correct, results.n_matched))
+    parts = rows["coverage"], n_correct, rows["n_gold_matched"]
+    coverage, n_correct, n_matched = (np.where(answered, part, 0) for part in parts)
+    failures = {
+        f"failure_rate_{code}": np.array([code in row for row in codes], dtype=bool)
+        for code in sorted({code for row in codes for code in row})
+    }
     return [
-        figure("coverage", np.where(answered, results.coverage, 0.0), gold, no_gold),
+        figure("coverage", coverage, has_gold, no_gold),
         figure("citation_precision", of_answerable, judged, no_citation, n_cited),
-        figure("citation_recall", n_matched, gold, no_gold, results.n_gold),
-        figure("citation_match_rate", n_correct, gold, no_gold, due),
+        figure("citation_recall", n_matched, has_gold, no_gold, n_gold),
+        figure("citation_match_rate", n_correct, has_gold, no_gold, due),
         figure("citation_validity_rate", n_valid, everything, no_source, n_cited),
         figure("citation_support", n_upheld, everything, no_source, n_citing),
-        figure("groundedness", np.where(failed, 0.0, results.groundedness), has_text, no_text),
-        figure("supported_share", np.where(failed, 0.0, results.supported), has_text, no_text),
+        figure("groundedness", grounded, has_text, no_text),
+        figure("supported_share", supported, has_text, no_text),
         figure("abstention_rate", abstained, unanswerable, no_unanswerable),
         figure("answered_anyway", answered, unanswerable, no_unanswerable),
-        figure("refused_answerable", abstained, results.known & results.answerable, no_answerable),
+        figure("refused_answerable", abstained, known & answerable, no_answerable),
         figure("failure_rate", failed, everything, nothing),
-        *(
-            figure(
-                f"failure_rate_{code}",
-                np.array([code in row for row in results.codes], dtype=bool),
-                everything,
-                nothing,
-            )
-            for code in sorted({code for row in results.codes for code in row})
-        ),
+        *(figure(name, values, everything, nothing) for name, values in failures.items()),
     ]
 
 

@@ -44,7 +44,6 @@ from rag_eval.corpus.analyzer import count_documents
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.gold_report import LintWarning, report_warnings
 from rag_eval.measures.answers import (
-    AnswerResults,
     Faithfulness,
     RetrievalGap,
     UnsupportedSentence,
@@ -489,53 +488,30 @@ def measure_answers(
     with work.progress.step("Measuring answers", len(rows), "answers") as advance:
         score = None if verifier is None else functools.partial(_verify, work, verifier)
         texts = admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist()
-        purpose, bar = _answers_config(work.config).purpose, work.config.measures.support_bar
-        scored = score_answers(rows, texts, purpose, score, bar)
+        scored = score_answers(
+            rows,
+            citations.per_question,
+            texts,
+            purpose=_answers_config(work.config).purpose,
+            score=score,
+            bar=work.config.measures.support_bar,
+        )
         advance(len(rows))
-    gaps = [scored.gaps.get(at) for at in range(len(rows))]
-    per_question = citations.per_question.assign(
-        outcome=[answer.outcome for answer in rows],
-        groundedness=scored.groundedness,
-        supported=scored.supported,
-        n_citing=list(map(len, scored.citing)),
-        n_upheld=[sum(sentence.supported for sentence in sentences) for sentences in scored.citing],
-        gap=[gap is not None and gap.violation for gap in gaps],
-        gap_reason=[
-            gap.reason if gap else row.outcome for gap, row in zip(gaps, rows, strict=True)
-        ],
-    )
+    known = gold_variants.answerable_known | (scored.per_question["n_gold"].to_numpy() > 0)
+    answerable = gold.queries["answerable"].to_numpy(dtype=bool)
+    judged = scored.per_question.assign(answerable=answerable, known=known)
     codes = [tuple(dict.fromkeys(answer.codes)) for answer in rows]
-    same = (
-        *("n_cited", "n_valid", "n_correct", "n_gold", "n_citing", "n_upheld"),
-        *("coverage", "groundedness", "supported"),
-    )
-    figures = answer_figures(
-        AnswerResults(
-            outcome=[answer.outcome for answer in rows],
-            codes=codes,
-            answerable=gold.queries["answerable"].to_numpy(dtype=bool),
-            known=gold_variants.answerable_known | (per_question["n_gold"].to_numpy() > 0),
-            gold=gold.shared,
-            **{name: per_question[name].to_numpy() for name in same},
-            n_matched=per_question["n_gold_matched"].to_numpy(),
-        ),
-    )
-    unsupported = {
-        answer.query_id: sentences
-        for answer, sentences in zip(rows, scored.unsupported, strict=True)
-        if sentences
-    }
     measured = AnswerMeasures(
-        per_question=per_question,
-        unsupported=unsupported,
+        per_question=scored.per_question,
+        unsupported=scored.unsupported,
         about=AnswerMeasureFacts(
-            measures=figures,
+            measures=answer_figures(judged, codes, gold.shared),
             gap=report_gaps(rows, scored.gaps),
             outcomes=dict(Counter(answer.outcome for answer in rows)),
             codes=dict(Counter(itertools.chain.from_iterable(codes))),
             faithfulness=faithfulness,
-            n_unsupported=sum(map(len, unsupported.values())),
-            unsupported=name_unsupported(rows, unsupported),
+            n_unsupported=sum(map(len, scored.unsupported.values())),
+            unsupported=name_unsupported(rows, scored.unsupported),
             verifier=None
             if verifier is None
             else VerifierPart(

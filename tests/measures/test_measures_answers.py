@@ -3,12 +3,13 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.types import ABSTAINED, OUTCOMES
-from rag_eval.measures.answers import AnswerResults, answer_figures
+from rag_eval.measures.answers import answer_figures
 from rag_eval.measures.overlap import SharedGold
 
 
@@ -30,7 +31,7 @@ def results(draw):
             "n_valid": n_valid,
             "n_correct": draw(st.integers(0, n_valid)),
             "n_gold": n_gold,
-            "n_matched": draw(st.integers(0, n_gold)),
+            "n_gold_matched": draw(st.integers(0, n_gold)),
             "coverage": draw(st.floats(0, 1)) if n_gold else math.nan,
             "groundedness": draw(st.floats(0, 1) | st.just(math.nan)),
             "supported": draw(st.floats(0, 1)),
@@ -41,17 +42,17 @@ def results(draw):
     return rows
 
 
-KINDS = {"answerable": bool, "known": bool, "coverage": float, "groundedness": float}
+KINDS = dict.fromkeys(("answerable", "known"), bool) | dict.fromkeys(
+    ("coverage", "groundedness", "supported"), float
+)
 
 
-def as_results(rows):
-    columns = {}
-    for name in AnswerResults.__dataclass_fields__.keys() - {"gold"}:
-        values = [row[name] for row in rows]
-        kind = KINDS.get(name, float if name == "supported" else np.int64)
-        columns[name] = values if name in {"outcome", "codes"} else np.array(values, dtype=kind)
+def figures(rows):
+    names = [name for name in PLAIN if name != "codes"]
+    frame = pd.DataFrame({name: [row[name] for row in rows] for name in names})
+    frame = frame.astype({name: KINDS.get(name, int) for name in names if name != "outcome"})
     gold = SharedGold.of_groups(np.array([row["group"] for row in rows], dtype=np.int64))
-    return AnswerResults(gold=gold, **columns)
+    return answer_figures(frame, [row["codes"] for row in rows], gold)
 
 
 def answered(row):
@@ -97,7 +98,7 @@ DEFINITIONS = {
     ),
     "citation_recall": (
         with_gold,
-        lambda row: row["n_matched"] if answered(row) else 0,
+        lambda row: row["n_gold_matched"] if answered(row) else 0,
         lambda row: row["n_gold"],
     ),
     "citation_match_rate": (
@@ -133,7 +134,7 @@ DEFINITIONS = {
 @settings(max_examples=60)
 @given(results())
 def test_every_measure_equals_its_definition(rows):
-    records = answer_figures(as_results(rows))
+    records = figures(rows)
     codes = {f"failure_rate_{code}" for row in rows for code in row["codes"]}
     assert {record.name for record in records} >= codes
     for record in records:
@@ -161,7 +162,7 @@ PLAIN = {
     "codes": [],
     "answerable": True,
     "known": True,
-    **dict.fromkeys(("n_cited", "n_valid", "n_correct", "n_gold", "n_matched"), 2),
+    **dict.fromkeys(("n_cited", "n_valid", "n_correct", "n_gold", "n_gold_matched"), 2),
     **dict.fromkeys(("n_citing", "n_upheld"), 2),
     **dict.fromkeys(("coverage", "groundedness", "supported"), 1.0),
 }
@@ -169,14 +170,14 @@ PLAIN = {
 
 def by_label(*changes):
     rows = [PLAIN | change | {"group": at} for at, change in enumerate(changes)]
-    return {record.name: record for record in answer_figures(as_results(rows))}
+    return {record.name: record for record in figures(rows)}
 
 
 @pytest.mark.parametrize(
     "outcome", ["failed", "contract_error_reply", "not_found", "insufficient_evidence"]
 )
 def test_an_unanswered_question_is_a_miss_and_never_dropped(outcome):
-    counts = ("n_cited", "n_valid", "n_correct", "n_matched", "n_citing", "n_upheld")
+    counts = ("n_cited", "n_valid", "n_correct", "n_gold_matched", "n_citing", "n_upheld")
     nothing = {**dict.fromkeys(counts, 0), "coverage": math.nan}
     found = by_label({}, {"outcome": outcome, **nothing})
     for label in ("coverage", "citation_recall"):
