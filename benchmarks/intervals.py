@@ -1,4 +1,4 @@
-"""Intervals, paired tests and the regression gate on simulated runs, beside the reference.
+"""Intervals and paired tests on simulated runs, beside the reference.
 
 A line for each bar: the figure, the goal, whether it is met, and the figure of the reference
 implementation on the same draws. The outcomes of questions are drawn with the correlation ``icc``
@@ -10,7 +10,6 @@ documents are shared by all.
 
 import importlib.util
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +24,6 @@ from scipy.special import ndtr
 from scipy.stats import beta
 from timing import data_folder, emit, skipped
 
-from rag_eval.gates.regression import judge_drops
 from rag_eval.measures.intervals import paired_comparison
 from rag_eval.measures.overlap import SharedGold, mean_interval
 
@@ -194,46 +192,8 @@ def measure_paired(found: list[Gold]) -> None:
         most=max(powers))  # fmt: skip
 
 
-def judge_runs(n: int, drop: float, draws: int = 1000) -> tuple[float, float]:
-    """Judge runs whose rate of 0.8 fell by `drop`: share of alarms, median of the stated drop."""
-    rng = np.random.default_rng([n, round(drop * 1000)])
-    hard = rng.normal(size=(n, draws))
-    before, now = (
-        (ndtr((2 * hard + rng.normal(size=hard.shape)) / np.sqrt(5)) < rate).astype(np.float64)
-        for rate in (0.8, 0.8 - drop)
-    )
-    gold, higher = SharedGold.of_groups(np.arange(n)), [True] * draws
-    judged = judge_drops(before, now, gold, max_relative_drop=0.05, min_queries=50, higher=higher)
-    stated = [float(str(one.evidence.get("catches_drop", np.nan))) for one in judged]
-    alarms = [one.reason_code == "regression" for one in judged]
-    return float(np.mean(alarms)), float(np.nanmedian(stated))
-
-
-def measure_regression_gate() -> None:
-    for n in (50, 100, 200):
-        alarms, catches = judge_runs(n, 0.0)
-        power = judge_runs(n, catches)[0]
-        bar("regression_gate", alarms, "<= 0.05", met=alarms <= 0.05, questions=n,
-            catches_drop=round(catches, 3), power_at_that_drop=power)  # fmt: skip
-
-
-def measure_speed() -> None:
-    """Time 20 measures x 2,000 questions, the gold read anew: chains, and one component."""
-    rng = np.random.default_rng(5)
-    values = rng.random((2000, 20))
-    for name, size, documents in (("chains", 1, 900), ("one_component", 30, 3000)):
-        question = np.repeat(np.arange(2000), size)
-        document = rng.integers(documents, size=len(question))
-        started = time.perf_counter()
-        mean_interval(values, SharedGold.of_pairs(question, document, 2000))
-        seconds = time.perf_counter() - started
-        bar(f"speed_{name}", seconds, "< 3 s", met=seconds < 3)
-
-
 def main() -> None:
     folder = data_folder()
-    measure_speed()
-    measure_regression_gate()
     path = None if folder is None else folder.parent / "tools" / "overlap_interval.py"
     if folder is None or path is None or not path.is_file():
         skipped("coverage", "no public data, or no tools/overlap_interval.py beside it")

@@ -3,31 +3,15 @@
 measures: 10,000 rankings of 100 documents under 8 labels, against ir-measures on ready frames.
 api: `rag_eval.evaluate` of 5 runs of 10,000 questions, 100 documents each, with intervals, against
 ir-measures on the same frames without intervals.
-process: a whole process that evaluates a TREC run of 1,109 questions, 100 documents each, without
-intervals, against a process of ir-measures.
-groundedness: 10,000 sentences and their evidence (halves of SciFact's abstracts), from texts to
-scores, against one bm25s tokenisation of the same text.
 """
 
-import functools
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from subprocess import PIPE
-
-import bm25s
 import ir_measures
 import numpy as np
 import pandas as pd
-import Stemmer
-from timing import alternate, data_folder, json_lines, report, skipped
+from timing import alternate, report
 
 import rag_eval
-from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import STOP_WORDS
 from rag_eval.measures.ranking import Qrels, score_rankings
-from rag_eval.measures.support import groundedness
 
 N, DEPTH, JUDGED = 10_000, 100, 10
 LABELS = ("R@10", "R@20", "Success@5", "RR", "nDCG@10", "P@5", "P@10", "Judged@10")
@@ -120,75 +104,9 @@ def measure_api() -> None:
     report("api", seconds["ours"], seconds["reference"], 2.0)
 
 
-PROCESSES = {
-    "ours": """
-import sys, rag_eval
-print(rag_eval.evaluate(*sys.argv[1:], ["nDCG@10", "R@10"], intervals=False))
-""",
-    "reference": """
-import sys, ir_measures
-from ir_measures import R, nDCG
-run, qrels = ir_measures.read_trec_run(sys.argv[1]), ir_measures.read_trec_qrels(sys.argv[2])
-print(ir_measures.calc_aggregate([nDCG @ 10, R @ 10], qrels, run))
-""",
-}
-
-
-def measure_process() -> None:
-    rng = np.random.default_rng(13)
-    with tempfile.TemporaryDirectory() as scratch:
-        run, qrels = Path(scratch, "run.trec"), Path(scratch, "qrels.trec")
-        ranked = np.argsort(rng.random((1109, 5183)))[:, :DEPTH].tolist()
-        run.write_text(
-            "".join(
-                f"{query} Q0 {document} {rank} {DEPTH - rank / 7:.6f} run\n"
-                for query, documents in enumerate(ranked)
-                for rank, document in enumerate(documents, 1)
-            )
-        )
-        qrels.write_text("".join(f"{query} 0 {query * 3} 1\n" for query in range(len(ranked))))
-        calls = {
-            name: functools.partial(
-                subprocess.run, [sys.executable, "-c", code, run, qrels], check=True, stdout=PIPE
-            )
-            for name, code in PROCESSES.items()
-        }
-        seconds = alternate(calls, repeats=7)
-    report("process", seconds["ours"], seconds["reference"], 1.5)
-
-
-def measure_groundedness(folder: Path) -> None:
-    evidence = []
-    for document in json_lines(folder / "scifact" / "corpus.jsonl"):
-        text = document["text"]
-        cut = text.find(". ", len(text) // 2) + 2
-        evidence += [half for half in (text[:cut], text[cut:]) if len(half) > SHORTEST]
-    evidence = evidence[:N]
-    first = [text[slice(*sentences.spans(text)[0])] for text in evidence]
-    answers = first[N // 2 :] + first[: N // 2]
-    shown = [[text] for text in evidence]
-    how = {
-        "stopwords": sorted(STOP_WORDS),
-        "stemmer": Stemmer.Stemmer("porter"),
-        "show_progress": False,
-    }
-    runs = {
-        "ours": lambda: groundedness(answers, shown),
-        "reference": lambda: bm25s.tokenize(answers + evidence, **how),
-    }
-    seconds = alternate(runs, repeats=5)
-    report("groundedness", seconds["ours"], seconds["reference"], 3.0)
-
-
 def main() -> None:
     measure_rankings()
     measure_api()
-    measure_process()
-    folder = data_folder()
-    if folder is None:
-        skipped("groundedness", "the public data is not there; set RAG_EVAL_TEST_DATA")
-    else:
-        measure_groundedness(folder)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,23 @@
-"""Judge the success criteria of the project on pandas_api, SciFact and XQuAD, and tune fusion.
+"""Judge the success criteria of the project on pandas_api, SciFact and XQuAD.
 
 A gain is relative: mean of hybrid / mean of the other strategy - 1. It is met when the lower end
 of its 95 % interval reaches the goal.
 
-success.py                 the last two, and the planted documents, where the public data is
-
-The weight of BM25 in the weighted fusion is chosen on SciFact's train questions alone. Its test
-questions then show tuned weights, 0.5/0.5 and reciprocal rank fusion side by side.
+The last two, and the planted documents, are measured where the public data is.
 """
 
-import dataclasses
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 from rich.console import Console
 from timing import ROOT, data_folder
 
-from rag_eval.core.parts import Embedding
 from rag_eval.core.records import NOT_SCORED, Absent, Estimate, Triple
 from rag_eval.core.settings import Settings, telemetry_off
-from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level
 from rag_eval.gates.gate import FIRST_RUN
 from rag_eval.measures.answers import AnswersPart
@@ -37,8 +30,6 @@ from rag_eval.pipeline.retrieval import open_runs
 from rag_eval.pipeline.stages import evaluate_all, open_runner
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Table, print_parts
-from rag_eval.reporting.terminal import estimate
-from rag_eval.retrieval.kinds.hybrid import Hybrid
 
 sys.path.insert(0, str(ROOT / "tests" / "reference"))
 from poisoned_corpus import FORMS, PLAIN, STRATEGIES, UNTRUSTED, Poisoned, attack
@@ -188,66 +179,6 @@ def _open(name: str, reason: str, *, is_due: bool = True) -> Criterion:
     return Criterion(name, "", "not measurable" if is_due else "not applicable", reason)
 
 
-WEIGHTS = tuple(at / 10 for at in range(1, 10))
-TUNED_FOR = "nDCG@10"
-
-
-def with_strategies(evaluation: Evaluation, more: Sequence[Strategy]) -> Evaluation:
-    """Add strategies to an evaluation."""
-    strategies = (*evaluation.config.strategies, *more)
-    config = evaluation.config.model_copy(update={"strategies": strategies})
-    return dataclasses.replace(evaluation, config=config)
-
-
-def hybrids(vectors: Path, weights: Sequence[float]) -> list[Strategy]:
-    """Make a hybrid strategy for each weight of BM25."""
-    embedding = Embedding(vectors=str(vectors))
-    return [
-        Hybrid(
-            name=f"w{10 * w:.0f}", kind="hybrid", alpha=w, beta=round(1 - w, 1), embedding=embedding
-        )
-        for w in weights
-    ]
-
-
-def tune(train: Evaluation, vectors: Path) -> float:
-    """Choose the weight of BM25 with the best mean on the questions of `train`."""
-    tried = hybrids(vectors, WEIGHTS)
-    names = {strategy.name: w for strategy, w in zip(tried, WEIGHTS, strict=True)}
-    evaluation = with_strategies(train, tried)
-    with evaluation.lock:
-        measures = open_runner(evaluation).get(RankingMeasures).about.strategies
-    level = evaluation.config.level
-    found = {
-        entry.name: next(m for m in entry.measures if (m.label, m.level) == (TUNED_FOR, level))
-        for entry in measures
-        if entry.name in names
-    }
-    shown = ", ".join(f"{names[name]:.1f} {figure.value:.4f}" for name, figure in found.items())
-    n = next(iter(found.values())).n_scored
-    print(f"\nWeight of BM25, {TUNED_FOR} on {n} train questions of SciFact: {shown}")
-    return names[max(found, key=lambda name: found[name].value or 0.0)]
-
-
-def fusion_table(report: Report, tuned: float) -> Table:
-    """Show the tuned fusion, 0.5/0.5 and reciprocal rank fusion beside the single retrievers."""
-    titles = {
-        "bm25": "BM25",
-        "vector": "vectors",
-        "hybrid": "weighted 0.5/0.5",
-        "rrf": "reciprocal rank fusion",
-        "tuned": f"weighted {tuned:.1f}/{1 - tuned:.1f}, tuned on train",
-    }
-    labels = ("nDCG@10", "R@10", "RR")
-    rows = [
-        [title, *(estimate(entry.measure(label, report.evaluation.level)) for label in labels)]
-        for entry in report.strategies
-        if (title := titles.get(entry.name))
-    ]
-    title = f"Fusion on {report.gold.name} ({report.gold.n_queries} questions)"
-    return Table.plain(title, ["strategy", *(f">{label}" for label in labels)], rows)
-
-
 def blocked_table(data: Path) -> Table:
     """Plant PoisonedRAG's passages in XQuAD, and count target questions that still get one."""
     rows = []
@@ -278,25 +209,15 @@ def main() -> int:
     """Evaluate the collections and print a table for each."""
     telemetry_off()
     settings, console, data = Settings(), Console(), data_folder()
-    evaluations, tuned = [open_gold_set(ROOT / "gold_sets" / "pandas_api", settings)], np.nan
+    evaluations = [open_gold_set(ROOT / "gold_sets" / "pandas_api", settings)]
     if data is not None:
         vectors = data / "embeddings" / "all-MiniLM-L6-v2.npz"
-
-        def open_public(name: str, split: str) -> Evaluation:
-            return open_beir(data / name, split, settings, vectors=vectors)
-
-        tuned = tune(open_public("scifact", "train"), vectors)
-        (best,), (half,) = hybrids(vectors, [tuned]), hybrids(vectors, [0.5])
-        rrf = half.model_copy(update={"name": "rrf", "fusion": "rrf"})
-        more = [best.model_copy(update={"name": "tuned"}), rrf]
         evaluations += [
-            with_strategies(open_public("scifact", "test"), more),
-            open_public("xquad", "test"),
+            open_beir(data / name, "test", settings, vectors=vectors)
+            for name in ("scifact", "xquad")
         ]
     named = {evaluation.config.name: evaluation for evaluation in evaluations}
     for result in evaluate_all(evaluations, settings):
-        if any(entry.name == "tuned" for entry in result.report.strategies):
-            print_parts(console, [fusion_table(result.report, tuned)])
         evaluation = named[result.gold_set]
         with evaluation.lock:
             print_parts(console, [success_table(evaluation, result.report)])
