@@ -211,8 +211,6 @@ class EvidenceTrust(Result):
     about: TrustFacts = json_part()
     titles: str | None = json_part(volatile=True, default=None)
     """Key of the stored findings across titles, which the next run reads."""
-    terms: str | None = json_part(volatile=True, default=None)
-    """Key of the stored terms, which the next run reads."""
 
     def describe(self) -> dict[str, object]:
         """Show also how many chunks are blocked, warned about and allowed."""
@@ -311,7 +309,7 @@ def judge_evidence(
     with work.progress.step("Judging chunks"):
         chunks = corpus_chunks.chunks
         across = _screen_titles(work, chunks)
-        groups, terms = _judge_first_chunks(work, corpus_chunks, facts)
+        groups = _judge_first_chunks(work, corpus_chunks, facts)
         trust, findings = judge_chunks(
             chunks,
             facts,
@@ -326,9 +324,7 @@ def judge_evidence(
         manifest=inputs.manifest,
         notes=[*inputs.notes, *([] if corpus_snapshot.layout is None else [LEFT_OUT])],
     )
-    return EvidenceTrust(
-        trust=trust, findings=findings, about=summary, titles=across.key, terms=terms
-    )
+    return EvidenceTrust(trust=trust, findings=findings, about=summary, titles=across.key)
 
 
 def _wordings(work: Work) -> list[str]:
@@ -340,16 +336,11 @@ def _wordings(work: Work) -> list[str]:
 
 def _judge_first_chunks(
     work: Work, corpus_chunks: CorpusChunks, facts: pd.DataFrame
-) -> tuple[pd.DataFrame, str]:
-    """Find paraphrases and restated questions among the first chunks of each wording.
-
-    Returns FINDINGS by chunk row, and the key of the terms.
-    """
-    recorded = work.find_before(EvidenceTrust)
-    before = "" if recorded is None else recorded.terms or ""
+) -> pd.DataFrame:
+    """Find paraphrases and restated questions among the first chunks, as FINDINGS by chunk row."""
     chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), vouched_for(facts)
     cut = corpus_chunks.about
-    table = ChunkTable(chunks, cut.chunks_hash, work.evaluation.home, before, cut.analyzer)
+    table = ChunkTable(chunks, cut.chunks_hash, work.evaluation.home, cut.analyzer)
     engine = bm25s_engine(StrategyIndex(table, work.evaluation.places))
     if vouched is not None:
         vouched = vouched[pd.Index(facts["doc_id"]).get_indexer(pd.Index(chunks["doc_id"]))]
@@ -357,7 +348,7 @@ def _judge_first_chunks(
     groups = find_paraphrases(ranked, chunks, table.terms, engine.frequency, vouched=vouched)
     restating = find_restating(texts, ranked, chunks, vouched=vouched)
     work.made_from += sorted(table.made_from)
-    return join_findings([groups, restating]), table.terms_key
+    return join_findings([groups, restating])
 
 
 def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:

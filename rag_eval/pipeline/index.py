@@ -57,13 +57,9 @@ class OpenIndex:
     Vectors and terms are loaded when a stage first needs them.
     """
 
-    def __init__(
-        self, evaluation: Evaluation, admitted: AdmittedChunks, terms_before: str = ""
-    ) -> None:
+    def __init__(self, evaluation: Evaluation, admitted: AdmittedChunks) -> None:
         chunks, facts = admitted.chunks, admitted.about
-        self.table = ChunkTable(
-            chunks, facts.chunks_hash, evaluation.home, terms_before, facts.analyzer
-        )
+        self.table = ChunkTable(chunks, facts.chunks_hash, evaluation.home, facts.analyzer)
         config, settings = evaluation.config, evaluation.settings
         local = [spec for spec in config.strategies if isinstance(spec, LocalStrategy)]
         needs_graph = any(spec.store_name == "chroma" for spec in local)
@@ -96,15 +92,10 @@ class OpenIndex:
 _open: "weakref.WeakKeyDictionary[AdmittedChunks, OpenIndex]" = weakref.WeakKeyDictionary()
 
 
-def open_index(
-    evaluation: Evaluation, admitted: AdmittedChunks, terms_before: str = ""
-) -> OpenIndex:
-    """Open the index over these chunks, once per process.
-
-    `terms_before` is the key of the terms of the run before, of which unchanged chunks are reused.
-    """
+def open_index(evaluation: Evaluation, admitted: AdmittedChunks) -> OpenIndex:
+    """Open the index over these chunks, once per process."""
     if admitted not in _open:
-        _open[admitted] = OpenIndex(evaluation, admitted, terms_before)
+        _open[admitted] = OpenIndex(evaluation, admitted)
     return _open[admitted]
 
 
@@ -140,16 +131,12 @@ class IndexFacts:
 
 @dataclasses.dataclass(frozen=True)
 class IndexChanges:
-    """Texts that were embedded by model, graphs that were built or dropped, and the duration.
-
-    `terms` is the key of the stored terms of the chunks, which the next run looks terms up in.
-    """
+    """Texts that were embedded by model, graphs that were built or dropped, and the duration."""
 
     embedded: dict[str, int]
     built: list[str]
     dropped: list[str]
     seconds: float
-    terms: str = ""
 
 
 class CorpusIndex(Result):
@@ -217,9 +204,7 @@ def _identify_index(work: Work, admitted_chunks: AdmittedChunks) -> dict[str, li
 def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     """Embed new chunks, build the graphs of approximate search, and identify every index."""
     started = time.perf_counter()
-    recorded = work.find_before(CorpusIndex)
-    before = recorded.changes.terms if recorded is not None else ""
-    opened = open_index(work.evaluation, admitted_chunks, before)
+    opened = open_index(work.evaluation, admitted_chunks)
     embedded: dict[str, int] = {}
     for strategy in opened.strategies.values():
         source, n_chunks = strategy.source, len(opened.table)
@@ -241,8 +226,8 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
     )
     graphs = _update_graphs(work, opened)
     work.made_from += sorted(opened.table.made_from)
-    seconds, terms = time.perf_counter() - started, opened.table.terms_key
-    return CorpusIndex(about=facts, changes=IndexChanges(embedded, *graphs, seconds, terms))
+    seconds = time.perf_counter() - started
+    return CorpusIndex(about=facts, changes=IndexChanges(embedded, *graphs, seconds))
 
 
 def _update_graphs(work: Work, opened: OpenIndex) -> tuple[list[str], list[str]]:

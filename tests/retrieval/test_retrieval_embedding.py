@@ -14,7 +14,7 @@ from requirements import report_missing
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.parts import Embedding
-from rag_eval.corpus.analyzer import BIGRAM_ANALYZER, Analyzer, terms
+from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
 from rag_eval.retrieval.embedding import embedders
 from rag_eval.retrieval.embedding import minilm as minilm_module
@@ -29,9 +29,8 @@ from rag_eval.retrieval.embedding.embedders import (
     unit,
 )
 from rag_eval.retrieval.embedding.minilm import PACKAGE, make_model
-from rag_eval.retrieval.embedding.source import CacheUse, ChunkTable, EmbeddingSource, pack_hashes
+from rag_eval.retrieval.embedding.source import CacheUse, EmbeddingSource, pack_hashes
 from rag_eval.storage.hashing import text_hash
-from rag_eval.storage.home import Home
 
 
 def assert_unit_or_zero(vectors):
@@ -126,47 +125,6 @@ def test_the_model_of_a_sample_does_not_depend_on_the_other_texts(sampled, tmp_p
 
 
 # The terms of chunks
-
-PARTS_OF_WHOLE_RUNS = {
-    "indptr": np.array([0, 1, 2]),
-    "ids": np.array([0, 1], dtype=np.int32),
-    "vocabulary": ["東京都", "plain"],
-    "hashes": pack_hashes(sorted(map(text_hash, ["東京都", "plain"]))),
-}
-
-
-def test_terms_of_unchanged_chunks_are_taken_over(tmp_path, monkeypatch):
-    frame, home = table(TEXTS).frame, Home(tmp_path)
-    first = ChunkTable(frame, "first", home)
-    assert first.n_terms == 7 + 11 + 13 + 120
-    texts = ["zebra word2 word2", *TEXTS[5:], "word6 yak"]
-    later = ChunkTable(table(texts).frame, "later", home, first.terms_key)
-    fresh = ChunkTable(table(texts).frame, "later")
-    analysed = []
-    index = Analyzer.index
-    monkeypatch.setattr(
-        Analyzer, "index", lambda self, texts: analysed.extend(texts) or index(self, texts)
-    )
-    for name in ("ids", "indptr"):
-        kept, anew = getattr(later.terms, name), getattr(fresh.terms, name)
-        assert np.array_equal(kept, anew)
-        assert isinstance(kept, np.memmap)
-    assert analysed[:2] == ["zebra word2 word2", "word6 yak"]
-    assert len(analysed) == 2 + len(texts)
-    assert later.vocabulary == fresh.vocabulary
-    assert later.query_terms(["yak unknown"]) == fresh.query_terms(["yak unknown"])
-
-
-def test_terms_of_whole_runs_are_not_taken_over(tmp_path):
-    frame, home = table(["東京都", "plain"]).frame, Home(tmp_path)
-    whole = ChunkTable(frame, "first", home)  # keyed as before there were bigrams
-    later = ChunkTable(frame, "later", home, whole.terms_key, BIGRAM_ANALYZER)
-    object.__setattr__(whole, "_analyse", lambda: PARTS_OF_WHOLE_RUNS)
-    assert whole.vocabulary == ["東京都", "plain"]
-    assert later.vocabulary == ["東京", "京都", "plain"]
-    again = ChunkTable(frame.iloc[:1], "again", home, later.terms_key, BIGRAM_ANALYZER)
-    assert again.vocabulary == ["東京", "京都"]
-
 
 # MiniLM
 

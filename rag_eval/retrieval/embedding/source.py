@@ -46,8 +46,7 @@ class ChunkTable:
     """The chunks of one corpus revision under one chunker.
 
     `chunks` are in the order (section_id, chunk_id), because row numbers break ties. With a `home`,
-    the large arrays about the chunks are stored and memory-mapped. `before` is the key of the terms
-    of the run before; empty without one.
+    the large arrays about the chunks are stored and memory-mapped.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class ChunkTable:
         chunks: pd.DataFrame,
         chunks_hash: str,
         home: Home | None = None,
-        before: str = "",
         analyzer: str = ANALYZER,
     ) -> None:
         self.frame = chunks
@@ -64,7 +62,6 @@ class ChunkTable:
         self.home = home
         self.made_from: set[tuple[str, str]] = set()
         """Stored arrays that were used, as (kind, key)."""
-        self._before = before
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -109,14 +106,10 @@ class ChunkTable:
         """Return stored parts about these texts, or make and store them. Arrays are mapped."""
         if self.home is None:
             return make()
-        key = self.key_of(kind, parameters)
+        key = digest([kind, self.texts_hash, *parameters])
         stored = ArtifactStore(self.home).memo(kind, key, make)
         self.made_from.add((kind, key))
         return open_parts(stored)
-
-    def key_of(self, kind: str, parameters: Sequence[object]) -> str:
-        """Return the key of stored parts about these texts."""
-        return digest([kind, self.texts_hash, *parameters])
 
     @property
     def scratch(self) -> Path | None:
@@ -125,14 +118,9 @@ class ChunkTable:
 
     # ---- Terms, with the vocabulary of the corpus.
 
-    @property
-    def terms_key(self) -> str:
-        """Key of the stored terms."""
-        return self.key_of(TERMS, [self.analyzer_name])
-
     @functools.cached_property
     def _terms(self) -> Parts:
-        return self.keep(TERMS, [self.analyzer_name], self._analyse)
+        return self.keep("terms", [self.analyzer_name], self._analyse)
 
     @functools.cached_property
     def terms(self) -> TermRows:
@@ -181,42 +169,17 @@ class ChunkTable:
         ]
 
     def _analyse(self) -> Parts:
-        """Analyse the texts that the run before did not have, and number all terms alike."""
-        analyzer, hashes = Analyzer(), pack_hashes(self.text_hashes)
-        earlier, row = TermRows.of([]), np.full(len(self), -1, dtype=np.int64)
-        old = None
-        if self.home is not None and self._before:
-            old = ArtifactStore(self.home).whole(TERMS, self._before)
-        before = {} if old is None else open_parts(old)
-        # Terms made before the bigrams hold whole runs of characters.
-        if before and self.analyzer_name in {ANALYZER, before.get("analyzer")}:
-            earlier = TermRows(before["indptr"], before["ids"])
-            analyzer.vocabulary.update({name: at for at, name in enumerate(before["vocabulary"])})
-            row = find_rows(before["hashes"], hashes)
-        new = np.flatnonzero(row < 0)
-        blocks = (new[start : start + BLOCK] for start in range(0, len(new), BLOCK))
-        fresh = [TermRows.of(analyzer.index(self.texts_of(block))) for block in blocks]
-        all_terms = TermRows.join([earlier, *fresh])
-        row[new] = np.arange(len(earlier), len(all_terms))
-        names = list(analyzer.vocabulary)
-        indptr = np.concatenate([[0], np.cumsum(np.diff(all_terms.indptr)[row])])
-        ids = make_scratch_array((int(indptr[-1]),), np.int32, self.scratch)
-        for start in range(0, len(row), BLOCK):
-            part = all_terms.take(row[start : start + BLOCK])
-            ids[indptr[start] : indptr[min(start + BLOCK, len(row))]] = part.ids
-        if len(earlier):
-            names = _renumber(ids, names)
-        identity = {"hashes": hashes, "analyzer": self.analyzer_name}
-        return {"indptr": indptr, "ids": ids, "vocabulary": names, **identity}
+        analyzer = Analyzer()
+        blocks = (slice(start, start + BLOCK) for start in range(0, len(self), BLOCK))
+        terms = TermRows.join(
+            [TermRows.of(analyzer.index(self.texts_of(block))) for block in blocks]
+        )
+        return {"indptr": terms.indptr, "ids": terms.ids, "vocabulary": list(analyzer.vocabulary)}
 
     @functools.cached_property
     def row_of(self) -> dict[str, int]:
         """Row of each chunk id."""
         return {chunk: row for row, chunk in enumerate(self.chunk_ids)}
-
-
-TERMS = "terms"
-"""Kind of the artifact with the term ids of chunks."""
 
 
 def open_parts(stored: Artifact) -> Parts:
@@ -231,28 +194,6 @@ def open_parts(stored: Artifact) -> Parts:
 def pack_hashes(hashes: Sequence[str]) -> npt.NDArray[Any]:
     """Pack text hashes, 64 hex digits each, in an array of bytes [n]."""
     return np.array(hashes, dtype="S64")
-
-
-def _renumber(ids: Int32Array, names: list[str]) -> list[str]:
-    """Number terms by their first places in `ids`, in place, and return the names that occur.
-
-    A corpus that changed then has the same ids as a corpus that is analysed anew.
-    """
-    first = np.full(len(names), len(ids), dtype=np.int64)
-    for stop in range(len(ids), 0, -_BATCH_OF_IDS):
-        start = max(0, stop - _BATCH_OF_IDS)
-        # Of equal ids, the last assignment counts, which is the first place.
-        first[ids[start:stop][::-1]] = np.arange(start, stop)[::-1]
-    order = np.argsort(first, kind="stable")[: int((first < len(ids)).sum())]
-    number = np.zeros(len(names), dtype=np.int32)
-    number[order] = np.arange(len(order))
-    for start in range(0, len(ids), _BATCH_OF_IDS):
-        ids[start : start + _BATCH_OF_IDS] = number[ids[start : start + _BATCH_OF_IDS]]
-    return [names[at] for at in order.tolist()]
-
-
-_BATCH_OF_IDS = 4_000_000
-"""Number of term ids that are renumbered at a time."""
 
 
 def embed_model(embedding: Embedding, lsa_fit: Callable[[int], str], base: Path) -> str:
