@@ -110,7 +110,6 @@ RAG_TRACES = TableSpec(
         for name, kind in _COLUMNS.items()
     ),
     indexes=(("run_id",), ("qid",)),
-    is_shared=True,
 )
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:#@+-]+")

@@ -6,8 +6,8 @@ stage decides the columns and their meaning.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -23,14 +23,10 @@ from rag_eval.storage.home import open_home
 from rag_eval.storage.secrets import without_secrets
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, ColumnElement, Connection, Engine, Table
-    from sqlalchemy.engine.interfaces import ReflectedIndex
+    from sqlalchemy import URL, Column, ColumnElement, Connection, Engine, Table
     from sqlalchemy.types import TypeEngine
 
 # ---- Declared tables, and values in the form that every database keeps
-
-BATCH = 10_000
-"""Number of rows in one call to the database."""
 
 Kind = Literal["text", "integer", "float", "boolean", "json", "jsonb", "timestamp"]
 Row = Sequence[Any]
@@ -39,8 +35,6 @@ Ask = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]
 """Runs one statement of `SqlStore.session` with its parameters, and returns the rows."""
 
 _NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_JSON_NUL = re.compile(r"\\(?:u0000|.)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,10 +52,12 @@ class ColumnSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table that a stage declares.
+    """A table that a stage declares, or that another program made.
 
-    Names have letters, digits and underscores. They are written without quotes, so their case
-    does not matter: PostgreSQL keeps small letters, SQLite keeps the name as it is.
+    Such a table may have the columns in any order, beside further columns, of like types (INT,
+    REAL, VARCHAR), and without the columns that are not required. Names have letters, digits and
+    underscores. They are written without quotes, so their case does not matter: PostgreSQL keeps
+    small letters, SQLite keeps the name as it is.
     """
 
     name: str
@@ -70,9 +66,6 @@ class TableSpec:
     """Columns of each index. PostgreSQL refuses indexed text of more than about 2,700 bytes."""
     unique: tuple[tuple[str, ...], ...] = ()
     """Columns of each unique index. They must be required, because null equals no value in SQL."""
-    is_shared: bool = False
-    """Whether another program may make the table: with its columns in any order, beside further
-    columns, of like types (INT, REAL, VARCHAR), and without the columns that are not required."""
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -85,49 +78,43 @@ def cleaned(text: str) -> str:
     return text if text.isascii() and "\x00" not in text else _NOT_TEXT.sub("\ufffd", text)
 
 
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinity in a JSON value by null."""
+def _plain(value: Any) -> Any:
+    """Replace NaN, infinity and what is no text in a JSON value."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return cleaned(value)
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {cleaned(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _json_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    try:
-        text = _JSON(value)
-    except ValueError:
-        text = _JSON(_finite(value))
-    if "\\u0000" in text:
-        text = _JSON_NUL.sub(
-            lambda match: "\ufffd" if match.group() == "\\u0000" else match.group(), text
-        )
-    return cleaned(text)
+    return None if value is None else json.dumps(_plain(value), ensure_ascii=False)
 
 
-def _convert_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
-    if kind in {"json", "jsonb"}:
-        return [_json_text(value) for value in values]
-    if kind == "text":
-        return [None if value is None else cleaned(value) for value in values]
-    if kind == "float":
-        return [
-            None if value is None or not math.isfinite(value) else value + 0.0 for value in values
-        ]
-    return values
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value + 0.0
 
 
-def _batches(table: TableSpec, rows: Iterable[Row]) -> Iterator[list[dict[str, object]]]:
-    """Yield rows in the form that every database keeps, up to `BATCH` at once."""
-    left = iter(rows)
-    while batch := list(itertools.islice(left, BATCH)):
-        # zip raises ValueError if a row is too short or too long
-        columns = zip(table.columns, zip(*batch, strict=True), strict=True)
-        values = [_convert_values(column.kind, column_values) for column, column_values in columns]
-        yield [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
+_CONVERT: dict[Kind, Callable[[Any], object]] = {
+    "json": _json_text,
+    "jsonb": _json_text,
+    "text": lambda value: None if value is None else cleaned(value),
+    "float": _finite,
+}
+"""Functions that bring values to the form that every database keeps."""
+
+
+def _convert_rows(table: TableSpec, rows: Iterable[Row]) -> list[dict[str, object]]:
+    """Name the values of rows, in the form that every database keeps."""
+    rows = list(rows)
+    if not rows:
+        return []
+    # zip raises ValueError if a row is too short or too long
+    columns = zip(table.columns, zip(*rows, strict=True), strict=True)
+    values = [map(_CONVERT.get(column.kind, lambda value: value), each) for column, each in columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 # ---- The store and its connections
@@ -138,19 +125,19 @@ ACCEPTED = (
     "with special characters in the password as %XX"
 )
 BUSY_SECONDS = 60
-_SQLITE_OPTIONS: dict[str, object] = {"timeout": BUSY_SECONDS}
-_POSTGRESQL_OPTIONS: dict[str, object] = {
-    "connect_timeout": 10,
-    "application_name": "rag_eval",
-    "client_encoding": "UTF8",
+_OPTIONS: dict[str, dict[str, object]] = {
+    "sqlite": {"timeout": BUSY_SECONDS},
+    "postgresql+psycopg": {
+        "connect_timeout": 10,
+        "application_name": "rag_eval",
+        "client_encoding": "UTF8",
+    },
 }
-
 _KEPT_ALIVE = {
     "tcp_keepalives_idle": "60",
     "tcp_keepalives_interval": "15",
     "tcp_keepalives_count": "4",
 }
-
 _DRIVERS = {
     "sqlite": "sqlite",
     "sqlite+pysqlite": "sqlite",
@@ -215,26 +202,21 @@ def _into_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _decode(raw: str | bytes | bytearray) -> str:
-    return raw if isinstance(raw, str) else raw.decode()
-
-
 def _make_engine(url: "URL") -> "Engine":
     from sqlalchemy import create_engine, event
     from sqlalchemy.pool import NullPool
 
-    is_sqlite = url.drivername == "sqlite"
-    connect_args = _SQLITE_OPTIONS if is_sqlite else _POSTGRESQL_OPTIONS
+    options = _OPTIONS[url.drivername].items()
     engine = create_engine(
         url,
         poolclass=NullPool,
         hide_parameters=True,
-        connect_args={name: value for name, value in connect_args.items() if name not in url.query},
+        connect_args={name: value for name, value in options if name not in url.query},
         # JSON columns take and give text, as the text columns with JSON do
         json_serializer=str,
-        json_deserializer=_decode,
+        json_deserializer=lambda raw: raw if isinstance(raw, str) else raw.decode(),
     )
-    if not is_sqlite:
+    if url.drivername != "sqlite":
         return engine
     event.listen(engine, "connect", lambda connection, _: _into_wal(connection))
     # BEGIN IMMEDIATE takes the write lock at once. SQLite refuses without waiting if a transaction
@@ -249,52 +231,70 @@ def _make_engine(url: "URL") -> "Engine":
     return engine
 
 
-def _column_types() -> "dict[Kind, TypeEngine[Any]]":
-    from sqlalchemy import JSON, TIMESTAMP, BigInteger, Boolean, Double, Text
+@functools.cache
+def _column_types() -> "dict[Kind, tuple[TypeEngine[Any], tuple[type, ...]]]":
+    """Return the type of a column of each kind, and the types of other programs that fit it."""
+    from sqlalchemy import (
+        JSON,
+        TIMESTAMP,
+        BigInteger,
+        Boolean,
+        DateTime,
+        Double,
+        Float,
+        Integer,
+        Numeric,
+        String,
+        Text,
+    )
     from sqlalchemy.dialects.postgresql import JSONB
 
+    jsonb = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
     return {
-        "text": Text(),
-        "integer": BigInteger(),
-        "float": Double(),
-        "boolean": Boolean(),
-        "json": Text(),
-        "jsonb": JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql"),
-        "timestamp": TIMESTAMP(),
+        "text": (Text(), (String,)),
+        "integer": (BigInteger(), (Integer,)),
+        "float": (Double(), (Numeric, Float)),
+        "boolean": (Boolean(), (Boolean,)),
+        "json": (Text(), (String,)),
+        "jsonb": (jsonb, (JSON,)),
+        "timestamp": (TIMESTAMP(), (DateTime,)),
     }
 
 
-def _is_like(column_type: "TypeEngine[Any]", kind: Kind) -> bool:
-    """Tell whether a column of a shared table takes values of a kind."""
-    from sqlalchemy import JSON, Boolean, DateTime, Float, Integer, Numeric, String
+@functools.cache
+def declare(table: TableSpec) -> "Table":
+    """Return the table as sqlalchemy describes it."""
+    from sqlalchemy import Column, Index, MetaData, Table
 
-    like: dict[Kind, tuple[type, ...]] = {
-        "text": (String,),
-        "integer": (Integer,),
-        "float": (Numeric, Float),
-        "boolean": (Boolean,),
-        "json": (String,),
-        "jsonb": (JSON,),
-        "timestamp": (DateTime,),
-    }
-    # PostgreSQL would shift a time without its zone into the zone of the session
-    return isinstance(column_type, like[kind]) and not getattr(column_type, "timezone", False)
+    columns = [
+        Column(
+            column.name,
+            _column_types()[column.kind][0],
+            nullable=not column.required,
+            quote=None if column.name.islower() else False,
+        )
+        for column in table.columns
+    ]
+    indexes = [
+        Index(f"{prefix}_{table.name}_{'_'.join(names)}"[:63], *names, unique=prefix == "uq")
+        for prefix, group in (("ix", table.indexes), ("uq", table.unique))
+        for names in group
+    ]
+    return Table(table.name, MetaData(), *columns, *indexes)
 
 
 class Transaction:
     """Operations inside the `with` block of `SqlStore.transaction` or `SqlStore.reading`."""
 
-    def __init__(self, store: "SqlStore", connection: "Connection") -> None:
-        self._store = store
-        self._connection = connection
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
 
     def insert(self, table: TableSpec, rows: Iterable[Row]) -> int:
-        """Append rows in batches and return their number."""
-        statement, count = self._store.table(table).insert(), 0
-        for batch in _batches(table, rows):
-            self._connection.execute(statement, batch)
-            count += len(batch)
-        return count
+        """Append rows and return their number."""
+        values = _convert_rows(table, rows)
+        if values:
+            self.connection.execute(declare(table).insert(), values)
+        return len(values)
 
     def insert_new(self, table: TableSpec, rows: Iterable[Row], key: str) -> set[Any]:
         """Append the rows that no unique index of the table holds yet, and skip the others.
@@ -305,19 +305,18 @@ class Transaction:
         from sqlalchemy.dialects import postgresql, sqlite
 
         insert: Any = (
-            postgresql.insert if self._connection.dialect.name == "postgresql" else sqlite.insert
+            postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
         )
-        declared = self._store.table(table)
+        declared, values = declare(table), _convert_rows(table, rows)
+        if not values:
+            return set()
         statement = insert(declared).on_conflict_do_nothing().returning(declared.c[key])
-        added: set[Any] = set()
-        for batch in _batches(table, rows):
-            added.update(self._connection.execute(statement, batch).scalars())
-        return added
+        return set(self.connection.execute(statement, values).scalars())
 
     def delete(self, table: TableSpec, where: Mapping[str, Any]) -> int:
         """Delete the rows that `where` chooses, as in `select`, and return their number."""
-        return self._connection.execute(
-            self._store.table(table).delete().where(*self._chosen(table, where))
+        return self.connection.execute(
+            declare(table).delete().where(*_conditions(table, where))
         ).rowcount
 
     def select(
@@ -344,10 +343,10 @@ class Transaction:
         """
         from sqlalchemy import select
 
-        declared, wanted = self._store.table(table), names or table.column_names
+        declared, wanted = declare(table), names or table.column_names
         query = select(*(declared.c[name] for name in wanted))
-        query = query.where(*self._chosen(table, where or {}))
-        rows = self._connection.execute(query.order_by(*(declared.c[name] for name in order))).all()
+        query = query.where(*_conditions(table, where or {}))
+        rows = self.connection.execute(query.order_by(*(declared.c[name] for name in order))).all()
         values = zip(*rows, strict=True) if rows else ([] for _ in wanted)
         values_of = {name: list(column) for name, column in zip(wanted, values, strict=True)}
         for column in table.columns:
@@ -364,22 +363,21 @@ class Transaction:
         """
         from sqlalchemy import func, select
 
-        declared = self._store.table(table)
+        declared = declare(table)
         query = select(func.count(), func.max(declared.c[newest])).select_from(declared)
-        (row,) = self._connection.execute(query.where(*self._chosen(table, where))).all()
+        (row,) = self.connection.execute(query.where(*_conditions(table, where))).all()
         return list(row)
 
-    def _chosen(
-        self, table: TableSpec, where: Mapping[str, Any]
-    ) -> "Iterator[ColumnElement[bool]]":
-        columns = self._store.table(table).c
-        for name, value in where.items():
-            several = isinstance(value, list | tuple | set | frozenset)
-            accepted = [
-                cleaned(item) if isinstance(item, str) else item
-                for item in (value if several else [value])
-            ]
-            yield columns[name].in_(accepted) if several else columns[name] == accepted[0]
+
+def _conditions(table: TableSpec, where: Mapping[str, Any]) -> "Iterator[ColumnElement[bool]]":
+    columns = declare(table).c
+    for name, value in where.items():
+        several = isinstance(value, list | tuple | set | frozenset)
+        accepted = [
+            cleaned(item) if isinstance(item, str) else item
+            for item in (value if several else [value])
+        ]
+        yield columns[name].in_(accepted) if several else columns[name] == accepted[0]
 
 
 class SqlStore:
@@ -407,7 +405,6 @@ class SqlStore:
         self._address = url.render_as_string(hide_password=False)
         self.address: str = url.set(query={}).render_as_string(hide_password=True)
         """The address without the password and without options."""
-        self._tables: dict[TableSpec, Table] = {}
         self._created: set[TableSpec] = set()
         try:
             if url.drivername == "sqlite":
@@ -462,7 +459,7 @@ class SqlStore:
                     number = hashlib.sha256(lock.encode()).digest()[:8]
                     lock_call = func.pg_advisory_xact_lock(int.from_bytes(number, signed=True))
                     connection.execute(select(lock_call))
-            yield Transaction(self, connection)
+            yield Transaction(connection)
 
     @contextlib.contextmanager
     def session(self, label: str) -> Iterator[Ask]:
@@ -492,117 +489,69 @@ class SqlStore:
     def reading(self) -> Iterator[Transaction]:
         """Open a reading transaction, which does not block a writer."""
         with self._reported(), self._engine.connect() as connection:
-            yield Transaction(self, connection)
-
-    def table(self, table: TableSpec) -> "Table":
-        """Return the table as sqlalchemy describes it."""
-        from sqlalchemy import Column, Index, MetaData, Table
-
-        if table not in self._tables:
-            types = _column_types()
-            columns = [
-                Column(
-                    column.name,
-                    types[column.kind],
-                    nullable=not column.required,
-                    quote=None if column.name.islower() else False,
-                )
-                for column in table.columns
-            ]
-            indexes = [
-                Index(f"{prefix}_{table.name}_{'_'.join(names)}"[:63], *names, unique=unique)
-                for prefix, unique, group in (
-                    ("ix", False, table.indexes),
-                    ("uq", True, table.unique),
-                )
-                for names in group
-            ]
-            self._tables[table] = Table(table.name, MetaData(), *columns, *indexes)
-        return self._tables[table]
+            yield Transaction(connection)
 
     def create(self, table: TableSpec) -> None:
         """Create the table with its indexes if it is absent; several processes may call this.
 
-        A shared table gets the columns that it lacks.
-
-        Raises InputError (`table_differs`) if it exists with other columns or without a unique
-        index.
+        A table gets the columns that it lacks. Raises InputError (`table_differs`) if it has
+        columns of other types, or lacks one that is required.
         """
         if table in self._created:
             return
         with self.reading() as transaction:
-            state = self._state(table, transaction)
-        if state != "ready":
+            absent = self._absent_columns(table, transaction)
+        if absent:
             with self.transaction("rag_eval.create_table") as transaction:
-                # another process may have changed the state since
-                self._make(table, transaction, self._state(table, transaction))
+                # another process may have made the columns since
+                self._add(table, self._absent_columns(table, transaction), transaction)
         self._created.add(table)
 
-    def _state(
-        self, table: TableSpec, transaction: Transaction
-    ) -> Literal["absent", "narrow", "ready"]:
+    def _absent_columns(self, table: TableSpec, transaction: Transaction) -> "list[Column[Any]]":
+        """Return the columns that the table lacks; all columns of an absent table."""
         from sqlalchemy import inspect
 
-        database = inspect(transaction._connection)  # noqa: SLF001 - the two classes are one adapter
+        database, columns = inspect(transaction.connection), list(declare(table).columns)
         if not database.has_table(table.name):
-            return "absent"
-        types, columns = _column_types(), database.get_columns(table.name)
-        type_of = {column["name"].lower(): column["type"] for column in columns}
-        wanted = {column.name.lower(): column for column in table.columns}
-        if table.is_shared:
-            absent = wanted.keys() - type_of.keys()
-            if not any(wanted[name].required for name in absent) and all(
-                _is_like(type_of[name], wanted[name].kind) for name in wanted.keys() - absent
-            ):
-                return "narrow" if absent else "ready"
-        elif list(type_of) == list(wanted) and all(
-            isinstance(type_of[name], type(types[column.kind])) for name, column in wanted.items()
-        ):
-            self._check_unique(table, database.get_indexes(table.name) if table.unique else [])
-            return "ready"
-        raise self._differs(
+            return columns
+        present = database.get_columns(table.name)
+        type_of = {column["name"].lower(): column["type"] for column in present}
+        absent = [column for column in columns if column.name.lower() not in type_of]
+        fits = [column.nullable for column in absent]
+        for column in table.columns:
+            if (found := type_of.get(column.name.lower())) is not None:
+                # PostgreSQL would shift a time without its zone into the zone of the session
+                has_zone = getattr(found, "timezone", False)
+                fits.append(isinstance(found, _column_types()[column.kind][1]) and not has_zone)
+        if all(fits):
+            return absent
+        raise InputError.of(
+            "table_differs",
             f"the table {table.name} has other columns than this version writes; "
             "rename it or give this version its own database",
-            ", ".join(f"{column['name']} {column['type']}" for column in columns),
-            ", ".join(
-                f"{column.name} {types[column.kind].compile(self._engine.dialect)}"
-                for column in table.columns
+            self.address,
+            found=", ".join(f"{column['name']} {column['type']}" for column in present),
+            accepted=", ".join(
+                f"{column.name} {column.type.compile(self._engine.dialect)}" for column in columns
             ),
         )
 
-    def _check_unique(self, table: TableSpec, indexes: "Iterable[ReflectedIndex]") -> None:
-        unique = {tuple(index["column_names"]) for index in indexes if index["unique"]}
-        absent = [", ".join(names) for names in table.unique if names not in unique]
-        if absent:
-            present = [", ".join(map(str, names)) for names in sorted(unique, key=str)]
-            raise self._differs(
-                f"the table {table.name} has no unique index over columns that need one, so rows "
-                "could stand twice in it; make the index or rename the table",
-                "; ".join(present) or "no unique index",
-                "; ".join(absent),
-            )
-
-    def _make(self, table: TableSpec, transaction: Transaction, state: str) -> None:
-        """Create the table, or add the columns that it lacks."""
-        from sqlalchemy import inspect, text
+    def _add(
+        self, table: TableSpec, columns: "Sequence[Column[Any]]", transaction: Transaction
+    ) -> None:
+        """Create the table, or add the columns that it lacks with the indexes."""
+        from sqlalchemy import text
         from sqlalchemy.schema import CreateColumn
 
-        connection, declared = transaction._connection, self.table(table)  # noqa: SLF001 - likewise
-        if state == "absent":
+        connection, declared = transaction.connection, declare(table)
+        if len(columns) == len(declared.columns):
             declared.create(connection)
-        elif state == "narrow":
-            present = {row["name"].lower() for row in inspect(connection).get_columns(table.name)}
-            for column in declared.columns:
-                if column.name.lower() not in present:
-                    added = CreateColumn(column).compile(dialect=connection.dialect)
-                    connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
+        elif columns:
+            for column in columns:
+                added = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
             for index in declared.indexes:
                 index.create(connection, checkfirst=True)
-
-    def _differs(self, message: str, present: str, accepted: str) -> InputError:
-        return InputError.of(
-            "table_differs", message, self.address, found=present, accepted=accepted
-        )
 
 
 def open_store(settings: Settings) -> SqlStore:

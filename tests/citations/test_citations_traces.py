@@ -21,7 +21,7 @@ from rag_eval.citations.traces import (
     write_traces,
 )
 from rag_eval.core.errors import InputError
-from rag_eval.storage.sql import SqlStore
+from rag_eval.storage.sql import SqlStore, declare
 
 CONTRACT = "ts qid seg deltaS lambda_state store index_hash embed_model analyzer section_id rev "
 COLUMNS = f"{CONTRACT}citations scores kpos kfinal run_id strategy paraphrase_id seed".split()
@@ -197,7 +197,7 @@ def execute(place: str, *statements: str) -> list[tuple[object, ...]]:
 def test_docs_show_the_table(project_root):
     docs = (project_root / "docs/answers.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"```sql\n(.*?)```", docs, re.DOTALL)
-    table = SqlStore("postgresql://me@127.0.0.1:1/db").table(RAG_TRACES)
+    table = declare(RAG_TRACES)
     made = str(sqlalchemy.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
     assert shown.split() == made.replace(" WITHOUT TIME ZONE", "").split()
 
