@@ -289,6 +289,7 @@ REMOVED_SETTINGS: Final = {
     "external.backoff_s": "the first wait is 0.5 s; delete the line",
     "external.max_reply_bytes": "a reply has at most 8,000,000 bytes; delete the line",
     "engines.*.key_scheme": "write the scheme before the key in its variable, as `ApiKey ...`",
+    "latency_queries": "up to 60 wordings are timed; delete the line",
     "alerts.dagster_url": "a mail names the run; Dagster finds it by its id",
 }
 """Settings of earlier versions, each with what to use instead; `*` is any name."""
@@ -437,13 +438,6 @@ class Settings(BaseSettings):
     trust_as_of: dt.date | None = Field(
         default=None,
         description="day that documents' ages are counted to, to repeat a run; default: today, UTC",
-    )
-    latency_queries: int = Field(
-        default=60,
-        ge=1,
-        le=10_000,
-        description="most wordings timed one at a time for each strategy; after 20, timing stops "
-        "when 2 seconds have passed",
     )
     html_report: bool = Field(
         default=True, description="whether runs write the page, which takes seconds"

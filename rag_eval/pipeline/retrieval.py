@@ -239,7 +239,6 @@ def search_wordings(
         "trust.filter",
         "trust.quarantine",
         "uncertainty.k",
-        "settings.latency_queries",
     ),
     outside=_identify_run,
     each_strategy=True,
@@ -408,7 +407,6 @@ def _run_external(
             latency = _time_queries(
                 functools.partial(source.ask_one, top_k=LATENCY_TOP_K),
                 [text for text, outcome in pairs if isinstance(outcome, Retrieved)],
-                work.settings.latency_queries,
                 QueryError,
             )
             embed_model = source.embed_model
@@ -500,8 +498,8 @@ def _unmeasured_levels(placed: Placed) -> dict[Level, str]:
 # ---- Latency of single queries.
 
 LATENCY_TOP_K = 10
-LATENCY_LEAST, LATENCY_SECONDS = 20, 2.0
-"""Least number of timed queries, and the time after which no more are timed."""
+LATENCY_LEAST, LATENCY_MOST, LATENCY_SECONDS = 20, 60, 2.0
+"""Least and largest number of timed queries, and the time after which no more are timed."""
 
 
 def _time_strategy(
@@ -519,20 +517,20 @@ def _time_strategy(
         seed=config.seeds[0],
     )
     ask = functools.partial(service.retrieve, options=RetrievalOptions(top_k=LATENCY_TOP_K))
-    return _time_queries(ask, texts, work.settings.latency_queries, RetrievalFailedError)
+    return _time_queries(ask, texts, RetrievalFailedError)
 
 
 def _time_queries(
-    ask: Callable[[str], object], texts: Sequence[str], n: int, failure: type[Exception]
+    ask: Callable[[str], object], texts: Sequence[str], failure: type[Exception]
 ) -> Latency:
-    """Time at most n single queries, spread evenly over the texts, in milliseconds.
+    """Time at most `LATENCY_MOST` single queries, spread evenly over the texts, in milliseconds.
 
     Slow strategies are timed on fewer queries, so that timing does not dominate a run. Calls that
     fail are timed, because callers wait for them too. The batch counted the failures.
     """
     if not texts:
         return _no_latency("no query was answered")
-    places = np.unique(np.linspace(0, len(texts) - 1, min(n, len(texts))).astype(int))
+    places = np.unique(np.linspace(0, len(texts) - 1, min(LATENCY_MOST, len(texts))).astype(int))
     # In mixed order, because the first ones must represent all.
     places = np.random.default_rng(0).permutation(places)
     times = list[float]()

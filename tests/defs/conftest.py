@@ -57,7 +57,6 @@ class Project:
             reports=root / "reports",
             gold_sets=root / "gold_sets",
             primary_gold_set="smoke",
-            latency_queries=3,
             tracking_uri=tracking_store,
             wait_s=0,
         )

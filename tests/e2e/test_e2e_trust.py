@@ -296,7 +296,6 @@ def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
         reports=project.root / "nightly",
         gold_sets=project.gold.parent,
         primary_gold_set="tiny",
-        latency_queries=2,
         sources={"leak": "leaky_port:Leaky"},
     )
     (known,) = known_gold_sets(settings.gold_sets)

@@ -318,7 +318,6 @@ def test_the_job_states_the_rates_of_the_command_line(missing, tmp_path):
         reports=tmp_path / "job-reports",
         gold_sets=missing.gold.parent,
         primary_gold_set="tiny",
-        latency_queries=2,
     )
     known = next(one for one in known_gold_sets(settings.gold_sets) if one.name == "tiny")
     with dg.DagsterInstance.ephemeral() as instance:

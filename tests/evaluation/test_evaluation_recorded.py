@@ -34,7 +34,7 @@ def outputs(tmp_path):
 
 @pytest.fixture
 def settings(tmp_path):
-    return Settings(home=tmp_path / "home", reports=tmp_path / "reports", latency_queries=1)
+    return Settings(home=tmp_path / "home", reports=tmp_path / "reports")
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,6 @@ def opened(project: Project) -> Evaluation:
         home=project.home,
         reports=project.reports,
         gold_sets=project.gold.parent,
-        latency_queries=1,
     )
     return open_gold_set(project.gold, settings)
 
