@@ -22,9 +22,8 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.frames import FrameSchema
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation, Progress
-from rag_eval.pipeline.versions import Versions
 from rag_eval.storage.artifacts import Artifact, Parts
-from rag_eval.storage.hashing import canonical_json, digest
+from rag_eval.storage.hashing import canonical_json, code_version, digest, plugin_version
 
 AGAIN: Final = "again"
 """Value of `Stage.outside` when equal inputs may give different results."""
@@ -368,8 +367,8 @@ class Stage:
     configured
         `configured(config)` says whether a configuration needs the stage.
     chosen
-        `chosen(evaluation, strategy)` names the modules that the configuration chooses, inside
-        and outside the package. They are part of the version.
+        `chosen(evaluation, strategy)` names the modules that the configuration chooses. Those of
+        plug-ins are part of the version.
     columns
         Columns of the result's frame, for people.
     kinds
@@ -471,11 +470,10 @@ class Runner:
         self,
         evaluation: Evaluation,
         stages: Sequence[Stage],
-        versions: Versions,
         *,
         use_record: bool = False,
     ) -> None:
-        self.evaluation, self._versions, self._use_record = evaluation, versions, use_record
+        self.evaluation, self._use_record = evaluation, use_record
         self.stages = {stage.name: stage for stage in stages}
         self._each = {stage.plural: stage for stage in stages if stage.each_strategy}
         self.made: dict[Node, Made] = {}
@@ -553,10 +551,13 @@ class Runner:
         return recorded
 
     def version(self, node: Node) -> str:
-        """Compute the version of a node's code."""
-        stage = self.stages[node.name]
-        chosen = stage.chosen(self.evaluation, node.strategy)
-        return self._versions.of(stage.make.__module__, chosen)
+        """Hash everything that decides what a node computes: this package, libraries, plug-ins.
+
+        After a change of code, no old result is reused.
+        """
+        chosen = self.stages[node.name].chosen(self.evaluation, node.strategy)
+        plugins = {name for name in chosen if not name.startswith("rag_eval.")}
+        return digest([code_version(), {name: plugin_version(name) for name in plugins}])
 
     def _make(self, node: Node) -> Made:
         stage, inputs, version = self.stages[node.name], self.inputs(node), self.version(node)

@@ -23,7 +23,6 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report_pages import GateVerdict, MlflowRecord
 from rag_eval.pipeline.report_parts import MetricsReport
 from rag_eval.pipeline.runner import Runner, Stage
-from rag_eval.pipeline.versions import shared_versions
 from rag_eval.reporting.report import Report
 from rag_eval.storage.files import HOME_FOLDERS, sweep
 from rag_eval.storage.home import open_home
@@ -59,8 +58,7 @@ STAGES: Final[tuple[Stage, ...]] = (
 @functools.lru_cache(maxsize=16)
 def open_runner(evaluation: Evaluation) -> Runner:
     """Open the runner of all stages. The same evaluation has the same runner, with its results."""
-    versions = shared_versions(evaluation.home.folder / "versions.json")
-    return Runner(evaluation, STAGES, versions, use_record=evaluation.use_record)
+    return Runner(evaluation, STAGES, use_record=evaluation.use_record)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Hash values, texts and files, and identify the version of the code."""
 
+import contextlib
 import functools
 import hashlib
+import importlib.util
 import json
 from collections.abc import Iterable
 from importlib import metadata
@@ -63,16 +65,21 @@ def lines_hash(lines: Iterable[str], length: int = SHORT) -> str:
 # ---- The version of the code, which reports and Dagster name
 
 LIBRARIES = tuple(
-    "bm25s chromadb ir-measures numpy onnxruntime pandas pystemmer rank-bm25 scikit-learn scipy "
-    "tokenizers".split()
+    """bm25s chromadb confusable_homoglyphs datasets google-re2 ir-measures markdown-it-py numpy
+    onnx onnxruntime pandas pyarrow pypdf pystemmer pytrec-eval-terrier ragas rank-bm25 regex
+    scikit-learn scipy selectolax sentence-transformers tokenizers""".split()
 )
 """Libraries with versions that can change a figure."""
 
 
 @functools.cache
 def library_versions() -> dict[str, str]:
-    """Return the installed versions of the libraries that figures depend on."""
-    return {name: metadata.version(name) for name in LIBRARIES}
+    """Return the versions of the installed libraries that figures depend on."""
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 @functools.cache
@@ -80,6 +87,19 @@ def code_version() -> str:
     """Hash this package's sources and the libraries' versions."""
     sources = _hash_sources(Path(__file__).resolve().parents[1])
     return digest({"sources": sources, "libraries": library_versions()})
+
+
+def plugin_version(module: str) -> list[str]:
+    """Return SHA-256 of each source of a module, or package, outside this package."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    if spec is None or spec.origin is None:
+        return []
+    origin = Path(spec.origin)
+    is_package = origin.name == "__init__.py"
+    return [
+        file_hash(path)
+        for path in (sorted(origin.parent.rglob("*.py")) if is_package else [origin])
+    ]
 
 
 def _hash_sources(root: Path) -> dict[str, str]:

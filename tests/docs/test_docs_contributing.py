@@ -10,7 +10,6 @@ from rag_eval.measures.ranking import Measure
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import Node, Runner, check_graph
 from rag_eval.pipeline.stages import STAGES
-from rag_eval.pipeline.versions import shared_versions
 from rag_eval.reporting.html.elements import environment
 from rag_eval.reporting.report_tables import Page
 from rag_eval.reporting.tables import Cursor
@@ -53,7 +52,7 @@ def test_the_stage_runs(blocks, project_root, tmp_path):
     assert check_graph((*STAGES, stage)) == []
     settings = Settings(home=tmp_path / "home", reports=tmp_path / "reports")
     evaluation = open_gold_set(project_root / "gold_sets" / "smoke", settings)
-    runner = Runner(evaluation, STAGES, shared_versions())
+    runner = Runner(evaluation, STAGES)
     admitted = runner.one(Node("admitted_chunks")).result
     result = stage.make(None, admitted_chunks=admitted)
     assert 0 < result.median <= result.longest == max(map(len, admitted.chunks["text"]))

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from rag_eval.core.errors import InputError
+from rag_eval.pipeline import runner
 from rag_eval.pipeline.evaluation import Evaluation, Progress
 from rag_eval.pipeline.runner import (
     Node,
@@ -52,21 +53,11 @@ class Spec:
     k: int
 
 
-class FakeVersions:
-    """Versions of stages; a test sets the version text of each module."""
-
-    def __init__(self):
-        self.texts = {}
-
-    def of(self, module, chosen=()):
-        return f"{self.texts.get(module, '')} {chosen}"
-
-
 class Project:
     """Three stages over a tiny configuration. `calls` lists the stages that ran."""
 
     def __init__(self, home):
-        self.home, self.calls, self.versions = home, [], FakeVersions()
+        self.home, self.calls, self.plugins = home, [], []
         self.words, self.state, self.seconds = ["a", "b"], "state", 1.0
         self.config = SimpleNamespace(
             name="tiny",
@@ -102,7 +93,14 @@ class Project:
     def stages(self) -> list[Stage]:
         return [
             Stage("words", "g", self.read, reads=("corpus.path",), outside=lambda _: [self.words]),
-            Stage("run", "g", self.run, reads=("strategy",), each_strategy=True),
+            Stage(
+                "run",
+                "g",
+                self.run,
+                reads=("strategy",),
+                each_strategy=True,
+                chosen=lambda *_: self.plugins,
+            ),
             Stage("extra", "g", self.extra, configured=lambda config: config.extra),
             Stage("total", "g", self.total, live=True),
         ]
@@ -117,7 +115,7 @@ class Project:
         )
         for method in (Evaluation.record_of, Evaluation.find_recorded):
             setattr(evaluation, method.__name__, functools.partial(method, evaluation))
-        return Runner(evaluation, self.stages, self.versions, use_record=self.use_record)
+        return Runner(evaluation, self.stages, use_record=self.use_record)
 
     def night(self) -> list[str]:
         """Run all stages and return the names of the computed stages."""
@@ -166,9 +164,9 @@ def test_a_second_night_makes_only_what_is_live(project):
     ]
 
 
-def test_equal_content_reruns_nothing_behind_it(project):
+def test_equal_content_reruns_nothing_behind_it(project, monkeypatch):
     project.night()
-    project.versions.texts[__name__] = "2"
+    monkeypatch.setattr(runner, "code_version", lambda: "2")
     assert project.night() == ["words", "run one", "run two", "extra", "total"]
     project.config.corpus.path, project.seconds = "elsewhere", 99.0
     assert project.night() == ["words", "total"]
@@ -231,14 +229,23 @@ def test_an_artifact_names_what_it_was_made_from(project):
     ] == ["words", "inner"]
 
 
-def test_a_part_of_other_code_is_made_again(project):
+def test_a_changed_plugin_repeats_the_stages_that_choose_it(project, monkeypatch):
+    project.night()
+    project.plugins.append("a_plugin")
+    monkeypatch.setattr(runner, "plugin_version", lambda name: [name])
+    assert project.night() == ["run one", "run two", "total"]
+    monkeypatch.setattr(runner, "plugin_version", lambda name: [name, "2"])
+    assert project.night() == ["run one", "run two", "total"]
+
+
+def test_a_part_of_other_code_is_made_again(project, monkeypatch):
     def inner():
         folder = project.made["run.one"].result.artifact.folder
         return dict(json.loads((folder / "artifact.json").read_text())["made_from"])["inner"]
 
     project.night()
     before = inner()
-    project.versions.texts[__name__] = "changed"
+    monkeypatch.setattr(runner, "code_version", lambda: "changed")
     project.night()
     assert inner() != before
 
