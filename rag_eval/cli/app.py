@@ -258,21 +258,20 @@ def open_evaluation(
     return open_gold_set(folder, settings, progress=progress_for())
 
 
-def console_for(*, err: bool = False) -> "Console":
+def console_for() -> "Console":
     """Open a console; output to a file has no colours, and 120 columns or COLUMNS."""
     from rich.console import Console
 
-    console = Console(stderr=err, highlight=False, soft_wrap=False)
+    console = Console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
         columns = os.environ.get("COLUMNS", "")
         width = int(columns) if columns.isdecimal() and int(columns) > 0 else 120
-        return Console(stderr=err, highlight=False, width=width, no_color=True)
+        return Console(highlight=False, width=width, no_color=True)
     return console
 
 
 def progress_for() -> "Progress":
-    """Show progress on standard error, as bars on a screen and as lines elsewhere."""
-    from rag_eval.pipeline.evaluation import Bars, Lines
+    """Show progress as lines on standard error."""
+    from rag_eval.pipeline.evaluation import Lines
 
-    console = console_for(err=True)
-    return Bars(console) if console.is_terminal else Lines(lambda line: typer.echo(line, err=True))
+    return Lines(lambda line: typer.echo(line, err=True))

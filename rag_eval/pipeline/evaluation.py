@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.settings import Settings
@@ -21,10 +21,7 @@ from rag_eval.storage.artifacts import Artifact, ArtifactStore
 from rag_eval.storage.home import Home, open_home
 from rag_eval.storage.locks import WriteLock
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-# ---- Progress of slow steps: a bar on a terminal, plain lines in a log, or nothing.
+# ---- Progress of slow steps: plain lines, or nothing.
 
 _log = logging.getLogger(__name__)
 LINE_EVERY_S = 5.0
@@ -58,7 +55,7 @@ class Progress:
 
 
 class Lines(Progress):
-    """Plain lines for a log: at the start of a step, ever more rarely, and at the end.
+    """Plain lines: at the start of a step, ever more rarely, and at the end.
 
     The last line has the duration. A step of less than a second has none.
     """
@@ -93,54 +90,6 @@ class Lines(Progress):
     def say(self, line: str) -> None:
         """Write the line."""
         self._write(line)
-
-
-class Bars(Progress):
-    """One bar per step on a terminal; the bars vanish when the stage is done."""
-
-    def __init__(self, console: "Console") -> None:
-        from rich import progress
-
-        counts, spent = progress.MofNCompleteColumn(), progress.TimeElapsedColumn()
-        left = progress.TimeRemainingColumn(compact=True)
-        columns = (progress.SpinnerColumn(), "{task.description}", progress.BarColumn())
-        self._bars = progress.Progress(
-            *columns, counts, spent, left, console=console, transient=True
-        )
-        self._console, self._open = console, 0
-
-    def say(self, line: str) -> None:
-        """Print the line above the bars."""
-        self._console.print(line, markup=False)
-
-    @contextlib.contextmanager
-    def step(
-        self,
-        title: str,
-        total: int | None = None,
-        unit: str = "",  # noqa: ARG002 - bars show counts without their unit
-    ) -> Iterator[Advance]:
-        """Run the step under a bar. Nested steps share one display."""
-        if self._open == 0:
-            self._bars.start()
-        self._open += 1
-        task = self._bars.add_task(title, total=total or 1)
-        try:
-
-            def advance(count: int, note: str = "", /) -> None:
-                if total:
-                    self._bars.update(
-                        task, advance=count, description=f"{title} ({note})" if note else title
-                    )
-
-            yield advance
-            self._bars.update(task, completed=total or 1)
-        finally:
-            self._open -= 1
-            if self._open == 0:
-                self._bars.stop()
-                for done in self._bars.task_ids:
-                    self._bars.remove_task(done)
 
 
 # ---- Evaluations: a gold set folder or any BEIR folder, and the stores for its results.

@@ -20,7 +20,7 @@ from rag_eval.reporting.html.page import Built, build
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
 from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.mlflow import record
-from rag_eval.reporting.questions import SUMMARY_FILE, slim, unpacked
+from rag_eval.reporting.questions import slim
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.files import file_states, write_text
 from rag_eval.storage.hashing import text_hash
@@ -28,8 +28,6 @@ from rag_eval.storage.secrets import without_secrets
 
 # ---- The page of a finished report, and the tables of its panels.
 
-MAX_QUESTIONS = 5000
-"""Largest number of rows in the table for MLflow, because MLflow's page reads the whole table."""
 BYTES_PER_1000 = 3_000_000
 """Largest size of a page in bytes per 1,000 questions. Smaller gold sets have the same limit."""
 
@@ -63,7 +61,8 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
     if not work.settings.html_report:
         return HtmlReport(content_hash=report.content_hash, about={})
     with work.progress.step("Writing the HTML report"):
-        built = built_page(report.dump(), _questions_of(work, retrieval_metrics_report))
+        questions = work.evaluation.store.get("explorer", retrieval_metrics_report.explorer)
+        built = built_page(report.dump(), questions)
         tables = MissRateTables([report]).files()
         (place / TABLES).mkdir(parents=True, exist_ok=True)
         written = {f"{TABLES}/{name}": text for name, text in (dict(built.files) | tables).items()}
@@ -88,11 +87,6 @@ def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> Built:
     # `dumps` sorts the keys, so a report from memory gives the same page as a report from a file.
     report = json.loads(dumps(report))
     return build(report, None if bundle is None else lambda left: slim(bundle, left), limit)
-
-
-def _questions_of(work: Work, written: MetricsReport) -> Artifact | None:
-    """Open the explorer of a report; None when it was removed."""
-    return work.evaluation.store.get("explorer", written.explorer)
 
 
 # ---- The record in MLflow.
@@ -152,7 +146,6 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
             [*files, *pictures],
             home.folder / "mlartifacts",
             tags=dict(work.evaluation.tags),
-            questions=_questions_table(_questions_of(work, retrieval_metrics_report)),
         )
     except Exception as failure:  # noqa: BLE001 - a tracking store may raise any exception
         reason = quoted(without_secrets(f"{type(failure).__name__}: {failure}", uri), 400)
@@ -160,22 +153,6 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
     recorded = MlflowRecord(mlflow_run=run, runs_page=page, run_id=report.run_id, error=error)
     recorded.is_lasting = not error
     return recorded
-
-
-def _questions_table(bundle: Artifact | None) -> dict[str, list[Any]]:
-    """Make the table for MLflow: id, wording, recall and claimed miss rate.
-
-    It holds the first MAX_QUESTIONS questions.
-    """
-    if bundle is None:
-        return {}
-    summary = unpacked(bundle.path(SUMMARY_FILE).read_bytes())
-    questions, measure = summary["questions"], summary["measure"]
-    columns: dict[str, list[Any]] = {"query_id": questions["id"], "text": questions["text"]}
-    for at, name in enumerate(summary["strategies"]):
-        columns[f"{name}: {measure}"] = questions["value"][at]
-        columns[f"{name}: miss rate"] = questions["miss"][at]
-    return {name: values[:MAX_QUESTIONS] for name, values in columns.items()}
 
 
 # ---- The verdict of the gates.

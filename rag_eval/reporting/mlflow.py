@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rag_eval.core.records import Absent, Estimate, Interval
 from rag_eval.core.types import Level
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
-PER_QUESTION = "per-question.json"
 PORT = 5000
 """Port of the MLflow UI that `make ui` starts."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
@@ -134,7 +133,7 @@ Measured on {code(gold.name)}: {gold.n_queries} questions
 ({gold.n_queries - gold.n_answerable} unanswerable) over {code(index.rev)},
 {index.n_documents:,} documents in {index.n_chunks:,} chunks.
 
-Open the artifact **index.html** for the whole report, **per-question.json** for the questions.
+Open the artifact **index.html** for the whole report and its questions.
 
 - index {code(index.hash)}
 - gold {code(gold.hash)}
@@ -174,15 +173,6 @@ def _make_store(uri: str) -> None:
         partial.replace(place)
 
 
-def _log_table(client: "MlflowClient", run_id: str, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Log the artifact and the tag that MLflow's log_table makes, which warns under pandas 3."""
-    rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    client.log_text(run_id, json.dumps({"columns": list(columns), "data": rows}), PER_QUESTION)
-    client.set_tag(
-        run_id, "mlflow.loggedArtifacts", json.dumps([{"path": PER_QUESTION, "type": "table"}])
-    )
-
-
 def _runs_page(uri: str, experiment_id: str) -> str:
     """Return the address of the runs of an experiment in the MLflow UI, without credentials.
 
@@ -210,13 +200,11 @@ def record(
     artifacts: Path,
     *,
     tags: Mapping[str, str],
-    questions: Mapping[str, Sequence[Any]],
 ) -> tuple[str, str]:
     """Write the record; return the parent's run id and the address of the runs.
 
     `files` become artifacts of the parent run, in the folder `artifacts` for a local tracking
-    store; a server has its own. `tags` are more tags, for example `dagster.run_id`. `questions` are
-    the columns of the per-question table.
+    store; a server has its own. `tags` are more tags, for example `dagster.run_id`.
     """
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -267,8 +255,6 @@ def record(
                 )
         for path in files:
             client.log_artifact(parent, str(path))
-        if questions:
-            _log_table(client, parent, questions)
     return parent, _runs_page(uri, experiment_id)
 
 

@@ -266,7 +266,6 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(nights, tracking_st
         "auditable-answers.jsonl",
         "citations.jsonl",
         "evidence-trust.jsonl",
-        "per-question.json",
     }
     measured = {"groundedness", "citation_precision", "citation_validity_rate", "failure_rate"}
     assert measured <= set(parent.data.metrics)
