@@ -31,7 +31,7 @@ from rag_eval.core.records import (
     Unit,
 )
 from rag_eval.core.settings import Endpoint, telemetry_off
-from rag_eval.core.types import ABSTAINED, Answer, CitedSpan
+from rag_eval.core.types import ABSTAINED
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
@@ -103,7 +103,7 @@ class AnswersPart(Record):
 class RagasFigure(Figure):
     """A measure of ragas beside our measure of the same questions or answers."""
 
-    name: Literal["id_based_context_recall", "id_based_context_precision", "quoted_spans_alignment"]
+    name: str
     ours: Text = Field(description="our measure")
     ours_value: Annotated[Unit | None, Because(NOT_SCORED)]
     difference: Text
@@ -339,25 +339,6 @@ def score_contexts(
     return np.array(_run_alone(score()), dtype=np.float64).reshape(-1, len(metrics))
 
 
-def align_quoted_spans(responses: Sequence[str], contexts: Sequence[Sequence[str]]) -> FloatArray:
-    """Compute ragas' QuotedSpansAlignment of each answer, [n]; NaN for an answer without quote.
-
-    ragas itself gives 1 to an answer without a quote of three words.
-    """
-    with _quiet():
-        from ragas.metrics.collections import QuotedSpansAlignment
-    metric = QuotedSpansAlignment()
-
-    async def score() -> list[float]:
-        found = [
-            await metric.ascore(response=response, retrieved_contexts=list(texts))
-            for response, texts in zip(responses, contexts, strict=True)
-        ]
-        return [math.nan if one.reason.startswith("No quoted") else one.value for one in found]
-
-    return np.array(_run_alone(score()), dtype=np.float64)
-
-
 def faithfulness_figure(
     judged: Judged, gold: SharedGold, *, rate: float = 1.0, judge: tuple[str, str] = ("", "")
 ) -> Faithfulness:
@@ -462,15 +443,19 @@ def _failure_name(error: BaseException) -> str:
 K = 10
 MAX_SAMPLES = 500
 """Largest number of questions that ragas sees, the first ones of the gold set."""
-DIFFERENCES = {
-    "id_based_context_recall": "none: both count the distinct documents of the first ten",
-    "id_based_context_precision": "ragas divides by the documents that were retrieved, P@10 by ten:"
-    " they differ where fewer than ten were retrieved",
-    "quoted_spans_alignment": "ragas looks for each cited quote in all evidence of its answer,"
-    " whatever case and white space; ours at the offsets in the cited source. Answers that cite no"
-    " quote of three words are left out, to which ragas gives 1",
+_BESIDE = {
+    "id_based_context_recall": (
+        "R@10",
+        f"recall_at_{K}",
+        "none: both count the distinct documents of the first ten",
+    ),
+    "id_based_context_precision": (
+        "P@10",
+        f"precision_at_{K}",
+        "ragas divides by the number of retrieved documents, P@10 by ten",
+    ),
 }
-NO_QUOTE = "no answer cites a quote of three words or more"
+"""Measure of ragas -> label and column of ours, and why they differ."""
 NO_DOCUMENT = "no question has a relevant document"
 
 
@@ -497,49 +482,18 @@ def measure_contexts(runs: AnyRuns, per_query: pd.DataFrame) -> list[RagasFigure
         & (per_query["paraphrase_id"] == ORIGINAL)
         & (per_query["seed"] == seed)
     ].set_index("query_id")
-    columns = {"R@10": f"recall_at_{K}", "P@10": f"precision_at_{K}"}
     shared = runs.gold.named_gold.of(first["query_id"].tolist())
-    return [
-        _figure(
-            name,
-            figure_of(
-                aggregate([name], values[:, [at]], shared)[0],
-                None if len(first) else NO_DOCUMENT,
-            ),
-            ours,
-            float(own[columns[ours]].reindex(first["query_id"]).mean()) if len(first) else np.nan,
+    figures = []
+    for at, (name, (ours, column, difference)) in enumerate(_BESIDE.items()):
+        mean = own[column].reindex(first["query_id"]).mean() if len(first) else np.nan
+        record = aggregate([name], values[:, [at]], shared)[0]
+        figures.append(
+            RagasFigure(
+                **dict(figure_of(record, None if len(first) else NO_DOCUMENT)),
+                name=name,
+                ours=ours,
+                ours_value=number(float(mean)),
+                difference=difference,
+            )
         )
-        for at, (name, ours) in enumerate(zip(DIFFERENCES, columns, strict=False))
-    ]
-
-
-def measure_quotes(
-    answers: Sequence[Answer], per_question: pd.DataFrame, shared: SharedGold
-) -> RagasFigure:
-    """Measure the cited quotes, which ragas gets in quotation marks; ours are the citations."""
-    found = answers[:MAX_SAMPLES]
-    values = align_quoted_spans(
-        [_quote(answer.citations) for answer in found],
-        [[item.chunk.text for item in answer.evidence] for answer in found],
-    )
-    quotes = ~np.isnan(values)
-    own = per_question[: len(found)][quotes]
-    valid = own["n_valid"].sum() / own["n_cited"].sum() if own["n_cited"].sum() else np.nan
-    name = "quoted_spans_alignment"
-    record = aggregate([name], values[:, None], shared.take(np.arange(len(found))))[0]
-    figure = figure_of(record, None if quotes.any() else NO_QUOTE)
-    return _figure(name, figure, "citation_validity_rate", float(valid))
-
-
-def _quote(citations: Sequence[CitedSpan]) -> str:
-    return " ".join(f"\u201c{' '.join(one.quote.split())}\u201d" for one in citations)
-
-
-def _figure(name: str, figure: Figure, ours: str, ours_value: float) -> RagasFigure:
-    return RagasFigure(
-        **dict(figure),
-        name=name,
-        ours=ours,
-        ours_value=number(ours_value),
-        difference=DIFFERENCES[name],
-    )
+    return figures

@@ -7,7 +7,7 @@ import pandas as pd
 from rag_eval.core.frames import DELTA_S, PER_QUERY
 from rag_eval.core.records import ComparedPair, Measure
 from rag_eval.core.types import Level
-from rag_eval.measures.answers import RagasFigure, measure_contexts, measure_quotes
+from rag_eval.measures.answers import RagasFigure, measure_contexts
 from rag_eval.measures.run_scores import LEVELS
 from rag_eval.measures.stability import measure_distances, measure_wordings
 from rag_eval.measures.strategy_figures import (
@@ -17,7 +17,6 @@ from rag_eval.measures.strategy_figures import (
     measure_level,
 )
 from rag_eval.measures.strategy_report import AnnRecall, StabilityPart
-from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import open_index, stability_embedding
 from rag_eval.pipeline.retrieval import StrategyRun, score_runs
@@ -156,8 +155,6 @@ class RagasMeasures(Result):
 def measure_with_ragas(
     work: Work,
     *,
-    answers: AnswerSet | None,
-    answer_measures: AnswerMeasures | None,
     gold_variants: GoldVariants,
     admitted_chunks: AdmittedChunks,
     ranking_measures: RankingMeasures,
@@ -167,7 +164,4 @@ def measure_with_ragas(
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     with work.progress.step("Measuring with ragas"):
         figures = measure_contexts(scored, ranking_measures.per_query)
-        if answers is not None and answer_measures is not None:
-            rows, shared = answer_measures.per_question, scored.gold.shared
-            figures.append(measure_quotes(answers.answers, rows, shared))
     return RagasMeasures(figures=figures)

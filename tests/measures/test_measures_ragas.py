@@ -12,7 +12,6 @@ from rag_eval.core.settings import Endpoint
 from rag_eval.measures.answers import (
     Sample,
     _is_sampled,
-    align_quoted_spans,
     faithfulness_figure,
     judge_faithfulness,
     score_contexts,
@@ -45,13 +44,6 @@ def test_contexts_are_scored_by_their_ids_without_a_model():
     assert found[:, 0].tolist() == [1.0, 0.5, 0.0]
     assert found[:2, 1].tolist() == [0.5, 1.0]
     assert np.isnan(found[2, 1])  # nothing was retrieved
-
-
-def test_an_answer_without_a_quote_has_no_alignment():
-    answers = ['He said "stands in Paris since".', f'It says "{TOWER[:-1]}".', "No quote at all."]
-    found = align_quoted_spans(answers, [list(CONTEXT)] * 3)
-    assert found[:2].tolist() == [0.0, 1.0]
-    assert np.isnan(found[2])
 
 
 def test_a_good_judge_is_believed():
