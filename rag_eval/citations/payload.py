@@ -68,9 +68,6 @@ class LiveIndex:
         """Index hash -> embedding model as payloads state it."""
         self.analyzer = analyzer
         self._masked = functools.lru_cache(maxsize=64)(lambda doc: masked_text(self.texts[doc]))
-        self._count = functools.lru_cache(maxsize=4096)(
-            lambda doc, start, end: count_tokens(self.texts[doc][start:end])
-        )
         self._words = functools.lru_cache(maxsize=1024)(lambda doc: token_spans(self.texts[doc]))
 
     def locate(self, doc_id: str, offsets: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -80,10 +77,6 @@ class LiveIndex:
             return (start, end) if end <= len(self.texts[doc_id]) else None
         words = self._words(doc_id)
         return (words[start][0], words[end - 1][1]) if end <= len(words) else None
-
-    def count(self, doc_id: str, start: int, end: int) -> int:
-        """Count the tokens of a range."""
-        return self._count(doc_id, start, end)
 
     def passages(self, doc_id: str, start: int, end: int, *, masked: bool) -> Iterator[str]:
         """Yield the text of a range; with `masked`, also the text masked in and out of context."""
@@ -146,7 +139,7 @@ class LiveIndex:
             "snippet_id": snippet_id,
             "source_url": self.urls[doc_id],
             "offsets": {"start": start, "end": end, "unit": "char"},
-            "tokens": self.count(doc_id, start, end),
+            "tokens": count_tokens(self.texts[doc_id][start:end]),
             "index_hash": index_hash,
             "embed_model": model,
             "analyzer": self.analyzer,
@@ -319,23 +312,6 @@ def _find_url(record: Record, live: LiveIndex) -> Collection[str] | None:
     return None if url is None else (url, mask_shown_address(url))
 
 
-def _check_model(record: Record, live: LiveIndex | None) -> str | None:
-    model, index_hash = record.get("embed_model"), _get_text(record, "index_hash") or ""
-    if live is None or index_hash not in live.models or not isinstance(model, str):
-        return None
-    return "" if (model.strip() or "none") == live.models[index_hash] else "embed_model"
-
-
-def _check_tokens(record: Record, live: LiveIndex | None) -> str | None:
-    """Accept the tokens of the snippet or of the range at the offsets."""
-    tokens, place = record.get("tokens"), _place(record, live)
-    snippet = live and live.snippets.get(_get_text(record, "snippet_id") or "")
-    if live is None or not snippet or place is None or not _is_whole(tokens, 0):
-        return None
-    ranges = (snippet[:3], (record["doc_id"], *place))
-    return "" if any(live.count(*place_range) == tokens for place_range in ranges) else "tokens"
-
-
 def _check_snippet(record: Record, live: LiveIndex | None) -> str | None:
     names = (_get_text(record, name) for name in ("snippet_id", "doc_id", "section_id"))
     snippet_id, doc_id, section_id = names
@@ -382,8 +358,6 @@ _RULES: dict[str, Rule] = {
     "rev_mismatch": _match_live("rev", _find_rev),
     "unknown_snippet": _check_snippet,
     "source_url_mismatch": _match_live("source_url", _find_url),
-    "embed_model_mismatch": _check_model,
-    "tokens_mismatch": _check_tokens,
     "quote_mismatch": _check_quote,
     "explained_before_cited": _check_order,
 }

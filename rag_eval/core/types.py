@@ -45,8 +45,6 @@ LIVE_CODES = (
     "rev_mismatch",
     "unknown_snippet",
     "source_url_mismatch",
-    "embed_model_mismatch",
-    "tokens_mismatch",
     "quote_mismatch",
 )
 """Codes whose rules need the live index; `bad_offsets` only asks for the document's length."""
@@ -78,8 +76,6 @@ FIXES = {
     "analyzer_mismatch": "align the analyzers of the write and the read path",
     "rev_mismatch": "index again, or answer again",
     "source_url_mismatch": "copy source_url from the index; index again if the document moved",
-    "embed_model_mismatch": "embed with the model of the index, or index again",
-    "tokens_mismatch": "copy tokens from the index, or count the words at the offsets",
     "unknown_snippet": "reject the answer: the snippet does not exist",
     "quote_mismatch": "reject the answer: the source does not say this",
     "explained_before_cited": "enforce cite-first in the prompt contract",
