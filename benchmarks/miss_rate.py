@@ -29,7 +29,7 @@ from sklearn.linear_model import LogisticRegression
 from timing import data_folder, json_lines, skipped
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage
-from rag_eval.citations.matching import Spans, match_citations
+from rag_eval.citations.checking import Spans, match_citations
 from rag_eval.core.config import PROVISIONAL_EACH, Answers
 from rag_eval.corpus.analyzer import count_documents
 from rag_eval.measures.intervals import paired_comparison

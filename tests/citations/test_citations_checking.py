@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.citations.matching import (
+from rag_eval.citations.checking import (
     Spans,
     Words,
     coverage,
