@@ -476,7 +476,7 @@ class GoldVariants(Result):
     @property
     def texts(self) -> list[str]:
         """The texts of all wordings."""
-        texts: list[str] = self.artifact.frame("variants", ["text"])["text"].tolist()
+        texts: list[str] = self.variants["text"].tolist()
         return texts
 
     def own_documents(self, config: GoldSetConfig, doc_ids: pd.Series) -> IntArray:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar, dataclass_transform, get_type_hints
 
+import pandas as pd
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
@@ -33,6 +34,8 @@ STRATEGY: Final = "strategy"
 """Name in `Stage.reads` for the configuration entry of the stage's own strategy."""
 WHOLE: Final = tuple(GoldSetConfig.model_fields)
 """Value of `Stage.reads` for the whole configuration of the gold set."""
+SMALL_FRAME: Final = 1 << 20
+"""Largest Parquet file in bytes whose frame stays in memory between reads."""
 
 
 class Part:
@@ -60,10 +63,19 @@ class Part:
             return self
         if self.name not in result.values:
             value = self.read(result.artifact)
-            if self.ending != ".json":  # frames are large, and a reader may change its copy
+            if not self._is_small(result.artifact):
                 return value
             result.values[self.name] = value
-        return result.values[self.name]
+        value = result.values[self.name]
+        # copy on write: a reader may change its copy
+        return value.copy(deep=False) if isinstance(value, pd.DataFrame) else value
+
+    def _is_small(self, artifact: Artifact) -> bool:
+        """Whether the value may stay in memory: JSON, and frames of few bytes."""
+        if self.ending == ".parquet":
+            file = artifact.files.get(f"{self.stored_as}.parquet")
+            return file is not None and file["size"] <= SMALL_FRAME
+        return self.ending == ".json"
 
     @property
     def stored_as(self) -> str:
