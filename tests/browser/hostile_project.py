@@ -271,7 +271,6 @@ def command(
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
     kept = {
-        "RAG_EVAL_LATENCY_QUERIES": "2",
         "RAG_EVAL_HOME": str(root / "home"),
         "RAG_EVAL_REPORTS": str(root / "reports"),
         "RAG_EVAL_GOLD_SETS": str(root / "gold_sets"),

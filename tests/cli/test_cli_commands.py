@@ -286,8 +286,7 @@ def test_a_file_in_the_place_of_a_folder(project, place):
         ("home = 1\0", "settings.toml"),
     ],
 )
-def test_settings_that_cannot_be_used(project, monkeypatch, settings, says):
-    monkeypatch.delenv("RAG_EVAL_LATENCY_QUERIES")
+def test_settings_that_cannot_be_used(project, settings, says):
     (project.root / "settings.toml").write_text(settings)
     result = project.command("show", exit_code=1)
     assert says in result.stderr

@@ -178,7 +178,7 @@ def test_init_lists_the_folder_and_the_gold_set_runs(project, tmp_path_factory):
     for path in project.corpus.iterdir():
         (docs / path.name).write_bytes(path.read_bytes())
     settings = project.root / "settings.toml"
-    content = '# ours\nprice_per_1k_embedding_tokens = 3  # few\n\n[sources]\nmine = "http://127.0.0.1:1/"\n'
+    content = '# ours\nwait_s = 3  # few\n\n[sources]\nmine = "http://127.0.0.1:1/"\n'
     settings.write_text(content, encoding="utf-8")
     settings.chmod(0o600)
     result = project.command("init", "mine", "--docs", str(docs))

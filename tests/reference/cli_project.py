@@ -220,7 +220,6 @@ def set_apart(patch: pytest.MonkeyPatch, root: Path, tracking_store: str) -> Pro
     for name in {name for name in os.environ if name.startswith("RAG_EVAL_")} - kept:
         patch.delenv(name)
     patch.setenv("RAG_EVAL_TRACKING_URI", tracking_store)
-    patch.setenv("RAG_EVAL_LATENCY_QUERIES", "2")
     patch.setenv("RAG_EVAL_PRIMARY_GOLD_SET", "tiny")
     patch.chdir(root)
     return Project(root)
