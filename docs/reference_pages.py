@@ -21,8 +21,8 @@ from pydantic import BaseModel
 
 DOCS = Path(__file__).resolve().parent
 GUARD_RECORD = DOCS.parent / "benchmarks" / "guard_figures.jsonl"
-FOLDERS = {"home", "reports", "gold_sets", "help"}
-"""Options of nearly every command, which the page explains once."""
+FOLDERS = {"home", "reports", "gold_sets", "help", "wait"}
+"""Options of many commands, which the page explains once."""
 NOT_GIVEN = {("Embedding", "config")}
 """Fields that a gold set may not give."""
 REPORT_HEAD = """---
@@ -63,16 +63,7 @@ def commands() -> str:
     from rag_eval.cli.app import app
 
     group: Any = typer.main.get_command(app)
-    listed = [
-        [f"[`rag-eval {name}`](#{name})", cell(first_line(command.help))]
-        for name, command in group.commands.items()
-    ]
-    return table("command|what it does", listed) + "".join(describe(group.commands, "rag-eval"))
-
-
-def first_line(text: str | None) -> str:
-    """Return the first line of a help text."""
-    return (text or "").split("\n", 1)[0]
+    return "".join(describe(group.commands, "rag-eval"))
 
 
 def describe(group: Mapping[str, Any], program: str) -> Iterator[str]:
@@ -82,18 +73,18 @@ def describe(group: Mapping[str, Any], program: str) -> Iterator[str]:
         shown = [one for one in command.params if one.name not in FOLDERS and not one.hidden]
         title = f"{program} {name}".removeprefix("rag-eval ")
         yield f"\n{level} {title}\n\n{cell(command.help)}\n"
-        if rows := [option(one) for one in shown]:
-            yield "\n" + table("option|default|meaning", rows)
+        if shown:
+            yield "\n" + "".join(map(option, shown))
         if hasattr(command, "commands"):
             yield from describe(command.commands, f"{program} {name}")
 
 
-def option(one: Any) -> list[str]:
-    """Write the row of an argument or option."""
+def option(one: Any) -> str:
+    """Write an argument or option as an item of a list."""
     names = one.name.upper() if one.opts == [one.name] else ", ".join(one.opts + one.secondary_opts)
-    unset = one.default is None or callable(one.default) or one.default is False
-    default = "required" if one.required else "" if unset else f"`{one.default}`"
-    return [f"`{names}`", default, cell(one.help or "")]
+    unset = one.default in {None, False, ""} or callable(one.default)
+    default = " (required)" if one.required else "" if unset else f" (default `{one.default}`)"
+    return f"- `{names}`{default}: {cell(one.help or '')}\n"
 
 
 # ---- Models
@@ -181,7 +172,7 @@ def field_rows(name: str, parts: Mapping[str, Schema], texts: Mapping[str, str])
         if (name, field) in NOT_GIVEN:
             continue
         default = value.get("default")
-        shown = "required" if field in required else "" if default is None else written(default)
+        shown = "; required" if field in required else written(default)
         links = re.findall(r'"\$ref": "#/\$defs/(\w+)"', json.dumps(value))
         linked = parts[links[0]] if len(links) == 1 else {}
         chosen = "chooses this part" if "const" in value else ""
@@ -194,9 +185,9 @@ def field_rows(name: str, parts: Mapping[str, Schema], texts: Mapping[str, str])
 
 def written(default: object) -> str:
     """Write a default as the configuration would hold it; a part of its own is left out."""
-    if isinstance(default, dict | list) and (not default or isinstance(default, dict)):
+    if isinstance(default, dict) or default in (None, [], ""):
         return ""
-    return f"`{cell(json.dumps(default, ensure_ascii=False))}`"
+    return f"; `{cell(json.dumps(default, ensure_ascii=False))}`"
 
 
 def models(root: type[BaseModel], *, given: bool = True) -> str:
@@ -214,7 +205,8 @@ def models(root: type[BaseModel], *, given: bool = True) -> str:
         if given and (tag := tag_of(parts[name])):
             text, rows = without_shared(name, text, tag, rows, first)
         if given:
-            body = table("key|values|default|meaning", rows) if rows else ""
+            keys = [[key, f"{values}{default}", meaning] for key, values, default, meaning in rows]
+            body = table("key|values; default|meaning", keys) if rows else ""
         else:
             body = table("field|values|meaning", [[row[0], row[1], row[3]] for row in rows])
         sections.append(f"## {title(name)}\n\n{text}\n\n{body}")
