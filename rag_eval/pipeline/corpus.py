@@ -305,7 +305,7 @@ def judge_evidence(
     sources = corpus_snapshot.sources
     inputs = read_trust_inputs(work.config, work.base, work.evaluation.home, sources)
     facts, about_sources = judge_sources(sources, config, inputs.states, day)
-    of_documents = join_findings([about_sources, _screen_corpus(work, corpus_snapshot, facts)])
+    of_documents = join_findings([about_sources, _screen_corpus(work, corpus_snapshot)])
     with work.progress.step("Judging chunks"):
         chunks = corpus_chunks.chunks
         across = _screen_titles(work, chunks)
@@ -367,7 +367,7 @@ def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
     )
 
 
-def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> pd.DataFrame:
+def _screen_corpus(work: Work, corpus: CorpusSnapshot) -> pd.DataFrame:
     """Screen the texts, and return FINDINGS by document row.
 
     The result is stored separately, because neither the day nor allowed chunks change it.
@@ -384,12 +384,12 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot, facts: pd.DataFrame) -> p
 
     def make() -> Parts:
         documents = corpus.documents
-        texts, domains = documents["text"].tolist(), facts["domain"].tolist()
+        texts = documents["text"].tolist()
         with work.progress.step("Screening the corpus", len(texts), "documents") as advance:
             parts = [screen_documents(documents, about_injection=milder)[list(FINDINGS.columns)]]
             advance(len(texts))
         with work.progress.step("Looking for topic shifts"):
-            parts.append(topic_shift(texts, domains))
+            parts.append(topic_shift(texts))
         return {"findings": join_findings(parts)}
 
     return work.keep("screened", [corpus.id, milder], make).frame("findings")

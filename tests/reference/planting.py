@@ -74,7 +74,7 @@ def share_found(
         for at, (row, (_, attack)) in enumerate(zip(rows, part, strict=True), low):
             places[row] = plant(documents[row], attack, PLACES[at % 3])
             texts[row] = places[row].text
-        findings = topic_shift(texts, ["host"] * len(texts))
+        findings = topic_shift(texts)
         inside = findings[findings["rule"] == "inside_document"]
         for row, (kind, _) in zip(rows, part, strict=True):
             planted = places[row]

@@ -3,7 +3,8 @@ import pytest
 from planting import plant, read_attacks, read_documents, share_found
 
 from rag_eval.core.config import FINDINGS
-from rag_eval.trust.topic_shift import FEATURES, features_of, space_of, topic_shift
+from rag_eval.trust.sentences import sentences_of
+from rag_eval.trust.topic_shift import rate_surprise, share_foreign_words, topic_shift
 
 SUBJECTS = {
     "harbour": "ship crane quay anchor pilot cargo tide lighthouse captain dock rope fender tug",
@@ -36,8 +37,18 @@ def corpus():
     return [document(rng, subject) for subject in SUBJECTS for _ in range(15)]
 
 
-def find(texts, group="town.example"):
-    return FINDINGS.check(topic_shift(texts, [group] * len(texts)))
+def find(texts):
+    return FINDINGS.check(topic_shift(texts))
+
+
+def cut(texts):
+    """Return the sentences of texts, and the document of each."""
+    found = [
+        (row, text[one.start : one.end])
+        for row, text in enumerate(texts)
+        for one in sentences_of(text)
+    ]
+    return [wording for _, wording in found], np.array([row for row, _ in found])
 
 
 def test_a_corpus_about_its_subjects_has_no_finding(corpus):
@@ -64,37 +75,45 @@ def test_neighbouring_sentences_are_one_finding(corpus):
     assert found[["row", "start", "end"]].to_numpy().tolist() == [[3, start, end]]
 
 
-def test_shares_agree_with_a_slow_count(corpus):
-    """The reference counts the words that stand nowhere else, sentence by sentence."""
-    texts = corpus[::6]
-    space = space_of(texts)
-    features = features_of(space, np.zeros(len(texts), dtype=np.int64))
-    sentences, documents = space.sentences.toarray(), space.documents.toarray()
-    mean = space.idf[space.sentences.indices].mean()
-    for i, row in enumerate(space.document_of):
-        mine = np.flatnonzero(sentences[i])
-        total = space.idf[mine].sum() + 2 * mean
-        alone = [term for term in mine if documents[row, term] == sentences[i, term]]
-        strange = [term for term in mine if (np.delete(documents, row, axis=0)[:, term] == 0).all()]
-        alone_share = (space.idf[alone].sum() + mean) / total
-        assert features[i, FEATURES.index("uncovered")] == pytest.approx(alone_share)
-        share = space.idf[strange].sum() / total
-        assert features[i, FEATURES.index("unknown_to_group")] == pytest.approx(share)
+def test_shares_agree_with_a_slow_count():
+    texts = [
+        "Red apples fall. Apples rot slowly here.",
+        "Ships sail slowly. Ropes hold ships fast.",
+    ]
+    wordings, document_of = cut(texts)
+    uncovered, unknown = share_foreign_words(texts, wordings, document_of)
+    once, twice = np.log(3 / 2) + 1, 1.0  # idf of a word of one document, and of both
+    # terms: red apple fall | apple rot slow | ship sail slow | rope hold ship fast
+    mean = (11 * once + 2 * twice) / 13
+    total = np.array([3 * once, 2 * once + twice, 2 * once + twice, 4 * once]) + 2 * mean
+    alone = np.array([2 * once, once + twice, once + twice, 3 * once]) + mean
+    assert uncovered == pytest.approx(alone / total)
+    assert unknown == pytest.approx(np.array([3, 2, 2, 4]) * once / total)
 
 
-def test_a_sentence_planted_into_many_documents_does_not_vouch_for_its_words(corpus):
-    column = FEATURES.index("unknown_to_group")
-    values = []
-    for step in (len(corpus), 6):
-        texts = [
-            plant(text, QUESTION, "end")[0] if i % step == 0 else text
-            for i, text in enumerate(corpus)
-        ]
-        space = space_of(texts)
-        at = np.flatnonzero((space.document_of == 0) & (space.starts >= len(corpus[0])))
-        values.append(features_of(space, np.zeros(len(texts), dtype=np.int64))[at[0], column])
-    # the words are less rare now, but they still count as unknown
-    assert values[1] > 0.8 * values[0] > 0
+def test_equal_sentences_do_not_make_their_words_known():
+    texts = ["Red apples fall. Ropes hold fast.", "Ships sail far. Ropes hold fast.", "Ropes rot."]
+    _, unknown = share_foreign_words(texts, *cut(texts))
+    assert unknown[1] == unknown[3]
+    assert unknown[1] > 0
+
+
+def test_a_form_surprises_where_other_documents_lack_it():
+    document_of = np.repeat(np.arange(4), 3)
+    forms = np.zeros((12, 4))
+    forms[[0, 3, 6, 9], 1] = 1.0  # each document begins with an order
+    forms[4, 1] = forms[7, 0] = forms[8, 0] = 1.0
+    surprise = rate_surprise(forms, document_of)
+    assert surprise[4] == pytest.approx(-np.log(1 / 106))
+    assert surprise[0] == pytest.approx(-np.log(4 / 103))
+    assert surprise[7] == surprise[8] == pytest.approx(-np.log(1 / 106) / 2)
+    assert not surprise[[1, 2, 5]].any()
+
+
+def test_a_sentence_planted_into_many_documents_is_still_found(corpus):
+    texts = [
+        plant(text, QUESTION, "end")[0] if i % 6 == 0 else text for i, text in enumerate(corpus)
+    ]
     assert find(texts)["row"].tolist() == list(range(0, len(corpus), 6))
 
 
@@ -135,4 +154,4 @@ def test_plain_attacks_are_found(shared_data, name, part, least):
 def test_clean_documents_are_rarely_warned_of(shared_data, name):
     documents = read_documents(shared_data, name)
     found = find(documents)
-    assert found["row"].nunique() <= 0.008 * len(documents)
+    assert found["row"].nunique() <= 0.01 * len(documents)
