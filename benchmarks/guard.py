@@ -38,15 +38,10 @@ SPEED_BAR, SPEED_TEXTS, REPEATS = 1.0, 2_000, 7
 Z = statistics.NormalDist().inv_cdf(0.975)
 
 
-def judge(
-    texts: Sequence[str],
-    *,
-    markdown: Sequence[bool] | None = None,
-    about_injection: bool = False,
-) -> list[str]:
+def judge(texts: Sequence[str], *, about_injection: bool = False) -> list[str]:
     """Return the verdict of each text alone."""
     milder = {"about_injection": about_injection}
-    found = guard.screen(texts, markdown=markdown, **milder)
+    found = guard.screen(texts, **milder)
     return guard.judge_findings(found, len(texts), **milder)
 
 
@@ -104,7 +99,7 @@ def measure_clean() -> list[Row]:
         if not clean.texts:
             emit("guard_clean", set=clean.name, skipped="this machine has no such texts")
             continue
-        judged = judge(clean.texts, markdown=[clean.markdown] * len(clean.texts))
+        judged = judge(clean.texts)
         held_out = clean.name.startswith(HELD_OUT)
         lines.append(count_stopped(clean.name, judged, GOALS[clean.goal] if held_out else NO_GOALS))
         if not held_out:
@@ -135,11 +130,10 @@ def measure_speed() -> None:
     else:
         skipped("guard_speed", "the public data is not there; set RAG_EVAL_TEST_DATA")
     for name, texts in corpora.items():
-        marked = [(text, False) for text in texts]
-        views = [view for reading in read_all(marked) for view in reading.views]
+        views = [view for reading in read_all(texts) for view in reading.views]
         runs = {
             "guard": lambda texts=texts: guard.screen(texts, rules),
-            "read": lambda marked=marked: read_all(marked),
+            "read": lambda texts=texts: read_all(texts),
             "rules": lambda views=views: rules.find([view.text for view in views]),
             "model": lambda views=views: find_addressing(views),
             "tokenise": lambda texts=texts: Analyzer().index(texts),

@@ -82,7 +82,6 @@ class Clean(NamedTuple):
     name: str
     goal: str
     texts: list[str]
-    markdown: bool = False
 
 
 def _docstrings(files: Iterable[Path]) -> Iterator[str]:
@@ -149,11 +148,11 @@ def clean_sets(folder: Path | None) -> Iterator[Clean]:
     """Yield every set of clean texts, without repeated chunks; the first set has the most right."""
     seen: set[str] = set()
 
-    def cut(name: str, goal: str, texts: Iterable[str], *, markdown: bool = False) -> Clean:
+    def cut(name: str, goal: str, texts: Iterable[str]) -> Clean:
         chunks = (chunk for text in texts if len(text) >= SHORTEST for chunk in chunks_of(text))
         fresh = [chunk for chunk in dict.fromkeys(chunks) if chunk not in seen]
         seen.update(fresh)
-        return Clean(name, goal, sample(fresh, MOST), markdown)
+        return Clean(name, goal, sample(fresh, MOST))
 
     for name, texts in _public(folder) if folder else ():
         yield cut(name, "ordinary", texts)
@@ -162,13 +161,13 @@ def clean_sets(folder: Path | None) -> Iterator[Clean]:
     yield cut("pandas docstrings", "ordinary", pandas_texts())
     yield cut("manual pages", "ordinary", _man_pages())
     yield cut("docstrings", "ordinary", _docstrings(sample(others, MOST_FILES)))
-    yield cut("READMEs", "ordinary", _readmes(about_models=False), markdown=True)
+    yield cut("READMEs", "ordinary", _readmes(about_models=False))
     yield cut("licences", "ordinary", (path.read_text("utf-8", "replace") for path in licences))
     yield cut("LLM docstrings", "llm_docs", _docstrings(sample(about_models, MOST_FILES)))
-    yield cut("LLM READMEs", "llm_docs", _readmes(about_models=True), markdown=True)
+    yield cut("LLM READMEs", "llm_docs", _readmes(about_models=True))
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     our_pages = [page.read_text(encoding="utf-8") for page in pages]
-    yield cut("our pages", "llm_docs", our_pages, markdown=True)
+    yield cut("our pages", "llm_docs", our_pages)
     held_out = json_lines(ROOT / "benchmarks" / "guard_clean.jsonl")
     for kind in sorted({row["kind"] for row in held_out}):
         goal = "ordinary" if kind == "multilingual" else kind

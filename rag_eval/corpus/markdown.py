@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -84,37 +84,6 @@ def rst_headings(text: str) -> list[Heading]:
             level = levels.setdefault((mark, above), len(levels) + 1)
             heads.append(Heading(level, title.strip(), starts[at - 1 - above]))
     return heads
-
-
-class Leaf(NamedTuple):
-    """Whole lines that hold code, raw HTML, or text with inline marks; `end` is exclusive."""
-
-    kind: Literal["code", "html", "inline"]
-    start: int
-    end: int
-
-
-_LEAVES: dict[str, Literal["code", "html", "inline"]] = {
-    "fence": "code",
-    "code_block": "code",
-    "html_block": "html",
-    "inline": "inline",
-}
-
-
-def leaves(text: str, *, indented_code: bool = True) -> list[Leaf]:
-    """Find code blocks, raw HTML blocks, and blocks of inline text, in order.
-
-    `indented_code` says whether lines that are indented by four characters are code. Link
-    definitions are paragraphs here, because a list of n definitions costs n * n steps.
-    """
-    starts = line_starts(text)
-    unused = (*_INLINE, "table", "reference", *(() if indented_code else ("code",)))
-    return [
-        Leaf(kind, starts[token.map[0]], starts[min(token.map[1], len(starts) - 1)])
-        for token in _parser(*unused).parse(text)
-        if token.map and (kind := _LEAVES.get(token.type)) is not None
-    ]
 
 
 def _read_mapping(block: str, fence: str) -> dict[str, object] | None:

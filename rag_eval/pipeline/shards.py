@@ -315,8 +315,7 @@ _STEPS: Final[Mapping[str, Callable[[_Task], dict[str, Any]]]] = {
 def screen_documents(documents: pd.DataFrame, *, about_injection: bool = False) -> pd.DataFrame:
     """Screen texts and titles of DOCUMENTS one by one: FINDINGS with `doc_id` and `in_title`."""
     texts, titles = documents["text"].tolist(), documents["title"].tolist()
-    markdown = (documents["kind"] == "markdown").tolist()
-    of_texts = screen(texts, markdown=markdown, about_injection=about_injection)
+    of_texts = screen(texts, about_injection=about_injection)
     of_titles = screen(titles, about_injection=about_injection).assign(start=-1, end=-1)
     parts = [of_texts.assign(in_title=False), of_titles.assign(in_title=True)]
     findings = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)

@@ -85,18 +85,18 @@ def _raise_unseen(
 
 
 def _screen_batch(
-    batch: Sequence[tuple[int, str, bool]],
+    batch: Sequence[tuple[int, str]],
     rules: RuleSet,
     *,
     sentences: bool,
     about_injection: bool,
 ) -> Iterator[Finding]:
-    """Yield the findings of (row, text, is Markdown): of each text the tricks, then the views."""
-    readings = read_all([(text, markdown) for _, text, markdown in batch])
+    """Yield the findings of (row, text): of each text the tricks, then the views."""
+    readings = read_all([text for _, text in batch])
     views = [view for reading in readings for view in reading.views]
     ruled = iter(rules.find([view.text for view in views]))
     spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
-    for (row, text, _), reading in zip(batch, readings, strict=True):
+    for (row, text), reading in zip(batch, readings, strict=True):
         yield from ((row, *trick) for trick in reading.tricks)
         visible: list[tuple[_Match, int]] = []
         tricks = {trick.rule for trick in reading.tricks}
@@ -135,22 +135,20 @@ def screen(
     rules: RuleSet | None = None,
     *,
     sentences: bool = True,
-    markdown: Sequence[bool] | None = None,
     about_injection: bool = False,
 ) -> pd.DataFrame:
     """Screen documents, chunks or passages one by one, in time linear in each length.
 
-    `sentences` adds the model over sentences, which finds orders that no rule knows. `markdown`
-    marks the texts known as Markdown. `about_injection` makes rules and model one step milder in
-    visible text. Returns FINDINGS of the checks `pattern`, `hidden` and `encoded`; `row` is the
-    place in `texts`.
+    `sentences` adds the model over sentences, which finds orders that no rule knows.
+    `about_injection` makes rules and model one step milder in visible text. Returns FINDINGS of the
+    checks `pattern`, `hidden` and `encoded`; `row` is the place in `texts`.
     """
     rules = rules or RuleSet.load()
     findings: list[Finding] = []
-    batch: list[tuple[int, str, bool]] = []
+    batch: list[tuple[int, str]] = []
     size = 0
     for row, text in enumerate(texts):
-        batch.append((row, text, markdown is not None and markdown[row]))
+        batch.append((row, text))
         size += len(text)
         if size >= _BATCH_CHARS or row == len(texts) - 1:
             findings += _screen_batch(

@@ -1,22 +1,20 @@
 """Find what HTML and Markdown hide: comments, elements, scripts, attributes, links with data.
 
-One pass reads the tags, in time linear in the length of the text.
+One pass reads code and tags, in time linear in the length of the text.
 """
 
 import dataclasses
 import html
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Iterator
 
-from rag_eval.corpus.markdown import leaves
-from rag_eval.trust.discovery import Cut, Discovery, Severity
+from rag_eval.trust.discovery import Cut, Discovery
 from rag_eval.trust.spelling import load_words
 
 _WORDS = {name: frozenset(words) for name, words in load_words("markup").items()}
 
-# ---- Tags
+# ---- Tags and code
 
 _HEAD = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:-]{0,40})(?=[\s/>])")
 _ATTRIBUTE = re.compile(
@@ -25,20 +23,30 @@ _ATTRIBUTE = re.compile(
 )
 _CLOSE = re.compile(r"[\s/]*>")
 _DECLARATION = re.compile(r"<[!?][^<>]{0,4000}>")
+_BLANK_LINE = re.compile(r"\n[ \t]*\r?\n|\Z")
+_CODE_OR_TAG = re.compile(
+    r"^[ \t>]{0,12}(?P<fence>`{3,20}|~{3,20})(?s:.*?)(?:^[ \t>]{0,12}(?P=fence)|\Z)"
+    r"|(?<![`\\])`(?!`)(?:[^`\n]|\n(?![ \t]*\n)){1,1000}`(?!`)"
+    r"|(?<!`)``(?!`)(?:[^`\n]|`(?!`)|\n(?![ \t]*\n)){1,1000}``(?!`)"
+    r"|\\<|<",
+    re.MULTILINE,
+)
+_TAG = re.compile("<")
+_HTML_PAGE = re.compile(
+    r"\s{0,1000}(?:<!doctype\s|<[a-z][a-z0-9]{0,20}[\s/>]|<!--|<\?xml)", re.IGNORECASE
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tag:
     """A tag at text[start:end] with its name in lower case.
 
-    Comments and declarations are named `!` and hold their text in `inside`. An element that is not
-    closed ends at `limit`, the end of the raw HTML around the tag.
+    Comments and declarations are named `!` and hold their text in `inside`.
     """
 
     name: str
     start: int
     end: int
-    limit: int
     closing: bool = False
     attributes: tuple[tuple[str, str, int, int], ...] = ()
     inside: str = ""
@@ -46,10 +54,10 @@ class Tag:
 
 
 class _Reader:
-    """Reads tags in text[:end], and searches the end of comments once to stay linear."""
+    """Reads tags, and searches the end of comments once to stay linear."""
 
-    def __init__(self, text: str, end: int) -> None:
-        self.text, self.end = text, end
+    def __init__(self, text: str) -> None:
+        self.text = text
         self._closes = {"-->": -1, "--!>": -1}
 
     def read(self, at: int) -> tuple[Tag | None, int]:
@@ -57,104 +65,66 @@ class _Reader:
         if self.text.startswith("<!--", at):
             comment = self._read_comment(at)
             return comment, comment.end
-        if (declaration := _DECLARATION.match(self.text, at, self.end)) is not None:
-            return Tag(
-                "!", at, declaration.end(), self.end, inside=declaration[0][2:-1]
-            ), declaration.end()
-        head = _HEAD.match(self.text, at, self.end)
-        return (None, at + 1) if head is None else self._read_tag(head)
+        if (declaration := _DECLARATION.match(self.text, at)) is not None:
+            end = declaration.end()
+            return Tag("!", at, end, inside=declaration[0][2:-1]), end
+        head = _HEAD.match(self.text, at)
+        if head is None or head[2].lower() not in _WORDS["elements"]:
+            return None, at + 1
+        return self._read_tag(head)
 
     def _read_comment(self, start: int) -> Tag:
         for mark, place in self._closes.items():
             if place < start + 2:
-                place_found = self.text.find(mark, start + 2, self.end)
-                self._closes[mark] = place_found if place_found >= 0 else self.end + 1
-        close = min(self._closes.values())
-        if close > self.end:
-            inside = self.text[start + 4 : self.end]
-            return Tag("!", start, self.end, self.end, inside=inside, complete=False)
-        length = len("--!>" if self._closes["--!>"] == close else "-->")
-        return Tag("!", start, close + length, self.end, inside=self.text[start + 4 : close])
+                place_found = self.text.find(mark, start + 2)
+                self._closes[mark] = place_found if place_found >= 0 else len(self.text) + 1
+        mark, close = min(self._closes.items(), key=lambda item: item[1])
+        if close > len(self.text):
+            end = _find_blank_line(self.text, start)
+            return Tag("!", start, end, inside=self.text[start + 4 : end], complete=False)
+        return Tag("!", start, close + len(mark), inside=self.text[start + 4 : close])
 
     def _read_tag(self, head: re.Match[str]) -> tuple[Tag | None, int]:
         at = head.end()
         attributes: list[tuple[str, str, int, int]] = []
-        while (close := _CLOSE.match(self.text, at, self.end)) is None:
-            attribute = _ATTRIBUTE.match(self.text, at, self.end)
+        while (close := _CLOSE.match(self.text, at)) is None:
+            attribute = _ATTRIBUTE.match(self.text, at)
             if attribute is None:
                 return None, max(at, head.start() + 1)
             value = next((group for group in attribute.groups()[1:] if group is not None), "")
             attributes.append((attribute[1].lower(), value, attribute.start(1), attribute.end()))
             at = attribute.end()
         name, start, end = head[2].lower(), head.start(), close.end()
-        return Tag(name, start, end, self.end, bool(head[1]), tuple(attributes)), end
+        return Tag(name, start, end, bool(head[1]), tuple(attributes)), end
 
 
-def read_tags(
-    text: str, start: int = 0, end: int | None = None, code: Sequence[tuple[int, int]] = ()
-) -> Iterator[Tag]:
-    """Read the tags, comments and declarations of text[start:end] in order.
+def _find_blank_line(text: str, start: int) -> int:
+    """Return where the paragraph ends, as raw HTML without an end does in Markdown."""
+    end = _BLANK_LINE.search(text, start)
+    return len(text) if end is None else end.start()
 
-    A tag without `>` and `<T>` in a program count as text. A comment without an end reaches to
-    `end`. No tag begins in the sorted ranges of `code`.
+
+def read_markup(text: str) -> tuple[list[Tag], list[tuple[int, int]]]:
+    r"""Return the tags, comments and declarations of a text, and the ranges of code.
+
+    Fences, code spans and `\<` are code, in which no tag begins, unless the text begins like an
+    HTML page. If code and tags overlap, the first to begin wins, as in CommonMark. A tag without
+    `>` and `<T>` in a program count as text. A comment without an end reaches to the next blank
+    line.
     """
-    end = len(text) if end is None else end
-    reader = _Reader(text, end)
-    part = bisect_left(code, (start, start))
-    at = text.find("<", start, end)
-    while 0 <= at < end:
-        while part < len(code) and code[part][1] <= at:
-            part += 1
-        go_on = at + 1
-        if part < len(code) and code[part][0] <= at:
-            go_on = code[part][1]
-        elif text[at + 1 : at + 2] in "!?" or (
-            (head := _HEAD.match(text, at)) and head[2].lower() in _WORDS["elements"]
-        ):
-            tag, go_on = reader.read(at)
-            if tag is not None:
-                yield tag
-        at = text.find("<", go_on, end)
-
-
-# ---- Code, which hides nothing
-
-_AUTOLINK = re.compile(r"<[A-Za-z][A-Za-z0-9+.-]{1,31}:[^<>\s]{0,4000}>")
-_INLINE_MARK = re.compile(r"\\[!-/:-@\[-`{-~]|`+|<")
-_CODE_MARK = re.compile(r"[`~]|\\<")
-_TICKS = re.compile("`+")
-_HTML_PAGE = re.compile(
-    r"\s{0,1000}(?:<!doctype\s|<[a-z][a-z0-9]{0,20}[\s/>]|<!--|<\?xml)", re.IGNORECASE
-)
-
-
-def _find_inline_code(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    r"""Yield the code spans of a paragraph, and each `<` after a backslash.
-
-    If code, tags and autolinks overlap, the first to begin wins, as in CommonMark.
-    """
-    reader = _Reader(text, end)
-    ticks: dict[int, list[int]] = {}
-    for run in _TICKS.finditer(text, start, end):
-        ticks.setdefault(len(run[0]), []).append(run.start())
-    at = start
-    while (mark := _INLINE_MARK.search(text, at, end)) is not None:
-        at = mark.end()
+    reader, pattern = _Reader(text), _TAG if _HTML_PAGE.match(text) else _CODE_OR_TAG
+    tags: list[Tag] = []
+    code: list[tuple[int, int]] = []
+    at = 0
+    while (mark := pattern.search(text, at)) is not None:
         if mark[0] == "<":
-            autolink = _AUTOLINK.match(text, mark.start(), end)
-            tag, go_on = reader.read(mark.start())
-            if autolink is not None:
-                at = autolink.end()
-            elif tag is not None and tag.complete:
-                at = go_on
-        elif mark[0][0] == "`":
-            same = ticks.get(len(mark[0]), [])
-            place = bisect_left(same, at)
-            if place < len(same):
-                at = same[place] + len(mark[0])
-                yield mark.start(), at
-        elif mark[0] == "\\<":
-            yield mark.start() + 1, at
+            tag, at = reader.read(mark.start())
+            if tag is not None:
+                tags.append(tag)
+        else:
+            at = mark.end()
+            code.append(mark.span())
+    return tags, code
 
 
 _QUOTED = re.compile(
@@ -189,50 +159,16 @@ def find_quotations(text: str) -> list[tuple[int, int]]:
     return joined if total <= _MOST_QUOTED * len(text.strip()) else []
 
 
-def _read_marked(text: str, *, markdown: bool) -> tuple[list[Tag], list[tuple[int, int]]]:
-    """Return all tags outside of code, and the ranges of code.
-
-    In Markdown, raw HTML ends as in CommonMark, and indented lines are code. In other texts, a tag
-    reaches over blank lines. Fences and code spans are code there, unless the text begins like an
-    HTML page.
-    """
-    has_tags = next(read_tags(text), None) is not None
-    looks_for_code = markdown or (_CODE_MARK.search(text) and not _HTML_PAGE.match(text))
-    if not looks_for_code:
-        return list(read_tags(text)), []
-    # Return early for the many texts without tags and marks, because reading blocks is slow.
-    if not (has_tags or _has_markdown(text)):
-        return [], []
-    blocks = leaves(text, indented_code=markdown)
-    code: list[tuple[int, int]] = []
-    for kind, start, end in blocks:
-        if kind == "code":
-            code.append((start, end))
-        elif kind == "inline" and _CODE_MARK.search(text, start, end):
-            code += _find_inline_code(text, start, end)
-    if not markdown:
-        return list(read_tags(text, code=code)), code
-    raw = [block for block in blocks if block.kind != "code"]
-    return [tag for _, start, end in raw for tag in read_tags(text, start, end, code)], code
-
-
 # ---- Styles
 
-_COMMENT = re.compile(r"/\*[^*]{0,2000}\*/")
-_ESCAPE = re.compile(r"\\([0-9a-f]{1,6})\s?")
-_CLASS_OR_ID = re.compile(r"[.#]([a-z_][\w-]{0,100})")
 _END = r"(?:;|$|!)"
 _HIDING = re.compile(
-    r"(?:^|;)(?:display:none|visibility:(?:hidden|collapse)|content-visibility:hidden"
+    r"(?:^|;)(?:display:none|visibility:(?:hidden|collapse)"
     rf"|opacity:(?:0?\.0*[0-9]?|0+%?){_END}"
-    rf"|font-size:(?:0?\.[0-9]+|0+|1)(?:px|pt|em|rem|ex|%|vw)?{_END}|font:0"
-    rf"|(?:max-)?(?:height|width):0(?:px|%)?{_END}|line-height:0(?:px|%)?{_END}"
-    r"|(?:left|right|top|bottom|text-indent|margin(?:-left|-top)?)"
-    r":-[0-9]{3,}(?:px|em|rem|%|pt|vw|vh)"
-    r"|clip:rect\([01](?:px)?[, ]|clip-path:(?:inset\((?:50|100)%|circle\(0)"
-    r"|transform:[^;]{0,100}(?:scale[xy]?\(0(?:\.0+)?[),]|translate[xy]?\(-[0-9]{3,})"
-    r"|(?:-webkit-text-fill-)?color:(?:transparent|rgba\([^)]{0,40},0?\.?0+\)"
-    rf"|hsla\([^)]{{0,40}},0?\.?0+\)|#[0-9a-f]{{6}}00{_END}|#[0-9a-f]{{3}}0{_END}))"
+    rf"|font-size:(?:0?\.[0-9]+|0+|1)(?:px|pt|em|rem|%)?{_END}|font:0"
+    rf"|(?:max-)?(?:height|width):0(?:px|%)?{_END}"
+    r"|(?:left|right|top|bottom|text-indent|margin(?:-left|-top)?):-[0-9]{3,}"
+    r"|clip:rect\([01](?:px)?[, ]|color:transparent)"
 )
 _COLOUR = re.compile(r"(?:^|;)color:([^;!]{1,60})")
 _BACKGROUND = re.compile(r"(?:^|;)background(?:-color)?:([^;!]{1,60})")
@@ -255,9 +191,7 @@ def hides(style: str) -> bool:
     >>> hides("color: red; DISPLAY : none"), hides("color:#fff;background:#000")
     (True, False)
     """
-    plain = _COMMENT.sub("", html.unescape(style[:_LONGEST_STYLE]).lower())
-    plain = _ESCAPE.sub(lambda escape: chr(min(int(escape[1], 16), 0x10FFFF)), plain)
-    plain = "".join(plain.split())
+    plain = "".join(html.unescape(style[:_LONGEST_STYLE]).lower().split())
     if _HIDING.search(plain):
         return True
     colour, background = _COLOUR.search(plain), _BACKGROUND.search(plain)
@@ -267,14 +201,6 @@ def hides(style: str) -> bool:
     return _name_colour(colour[1]) == behind
 
 
-def _list_hidden_names(sheet: str) -> Iterator[str]:
-    """Yield the classes and ids that the rules of a style sheet hide."""
-    for block in sheet.lower().split("}"):
-        selector, _, declarations = block.rpartition("{")
-        if hides(declarations):
-            yield from _CLASS_OR_ID.findall(selector)
-
-
 # ---- Hidden parts
 
 _MARKDOWN_COMMENT = re.compile(
@@ -282,10 +208,8 @@ _MARKDOWN_COMMENT = re.compile(
     r"(?:\(([^\n]{0,5000})\)|\"([^\n]{0,5000})\"|'([^\n]{0,5000})')[ \t]{0,20}$",
     re.MULTILINE,
 )
-_MARKDOWN_LINK = re.compile(
-    r"(!?)\[([^\[\]\n]{0,1000})\]"
-    r"\(\s{0,10}<?([^()\s<>]{1,2000}(?:\([^()\s]{0,200}\)[^()\s<>]{0,200})?)>?"
-    r"(?:\s{1,10}\"([^\"\n]{0,2000})\")?\s{0,10}\)"
+_MARKDOWN_IMAGE = re.compile(
+    r"!\[[^\[\]\n]{0,1000}\]\(\s{0,10}<?([^()\s<>]{1,2000})(?=>?\s{0,10}[)\"])"
 )
 _DATA = (
     "your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context|data"
@@ -297,16 +221,8 @@ _CARRIES = re.compile(
     rf"|//[^/]{{1,200}}/[^?]{{0,500}}[{{\[](?:{_DATA})",
     re.IGNORECASE,
 )
-_HANDLER = re.compile(r"on[a-z]{3,30}")
 _MEDIA = frozenset(("img", "source", "video", "audio", "iframe", "embed", "object"))
 _LONG_ATTRIBUTE, _LONGEST_ADDRESS, _LEAST_WORDS = 20, 4000, 3
-
-
-def _has_markdown(text: str) -> bool:
-    """Tell whether a text has a Markdown comment or link, in code or outside."""
-    return ("]:" in text and _MARKDOWN_COMMENT.search(text) is not None) or (
-        "](" in text and _MARKDOWN_LINK.search(text) is not None
-    )
 
 
 def _find_image(address: str, span: tuple[int, int], discovery: Discovery) -> None:
@@ -326,64 +242,38 @@ def _find_in_markdown(text: str, code: list[tuple[int, int]], discovery: Discove
             detail = "a Markdown comment, which no reader sees"
             discovery.add("markdown_comment", match.span(), comment, "hint", detail)
             discovery.cuts.append(Cut(*match.span(), " "))
-    for match in _MARKDOWN_LINK.finditer(text) if "](" in text else ():
-        if is_code(match.start()):
-            continue
-        if match[1]:
-            _find_image(match[3], match.span(), discovery)
-        if len(match[4] or "") >= _LONG_ATTRIBUTE:
-            discovery.add("attribute", match.span(4), match[4])
+    for match in _MARKDOWN_IMAGE.finditer(text) if "](" in text else ():
+        if not is_code(match.start()):
+            _find_image(match[1], match.span(), discovery)
 
 
 def _find_in_attributes(tag: Tag, discovery: Discovery) -> None:
     for name, value, start, end in tag.attributes:
         shown = html.unescape(value)
-        if _HANDLER.fullmatch(name) and value:
-            detail = "an attribute that runs a script"
-            discovery.add("event_handler", (start, end), shown, "hint", detail)
-        elif name in _WORDS["links"]:
+        if name in _WORDS["links"]:
             if tag.name in _MEDIA:
                 _find_image(shown, (start, end), discovery)
             discovery.add("address", (start, end), shown)
         elif len(value) >= _LONG_ATTRIBUTE and (
-            name in _WORDS["text_attributes"] or name.startswith("data-")
+            name in _WORDS["text_attributes"] or name.startswith(("data-", "on"))
         ):
             discovery.add("attribute", (start, end), shown)
 
 
-def _name_hiding(tag: Tag, names: frozenset[str]) -> str | None:
+def _name_hiding(tag: Tag) -> str | None:
     """Return the reason why an element is invisible; None for a visible element."""
     if tag.name in _WORDS["unseen"]:
         return tag.name if tag.name in {"script", "style"} else "unseen_element"
     attributes = {name: value for name, value, *_ in tag.attributes}
     if "hidden" in attributes or attributes.get("type", "").lower() == "hidden":
         return "hidden_attribute"
-    if attributes.get("aria-hidden", "").lower() == "true":
-        return "aria_hidden"
-    font = f"color:{attributes.get('color', '')};font-size:{attributes.get('size', '')}"
-    if hides(attributes.get("style", "")) or (tag.name == "font" and hides(font)):
-        return "hidden_style"
-    if {*attributes.get("class", "").lower().split(), attributes.get("id", "").lower()} & names:
+    classes = attributes.get("class", "").lower().split()
+    if hides(attributes.get("style", "")) or not _WORDS["unseen_classes"].isdisjoint(classes):
         return "hidden_style"
     return None
 
 
-_VALUE = re.compile(r"=<([a-z]{1,20})>")
-
-
-def _find_placeholders(text: str) -> frozenset[str]:
-    """List the names of values of options in a manual, such as `--thread=<style>`.
-
-    A name whose element the text closes is no such name.
-    """
-    lowered = text.lower()
-    names = set(_VALUE.findall(lowered))
-    return frozenset(name for name in names if f"</{name}" not in lowered)
-
-
-def _find_hidden_elements(
-    tags: list[Tag], names: frozenset[str]
-) -> Iterator[tuple[str, Tag, int, bool]]:
+def _find_hidden_elements(text: str, tags: list[Tag]) -> Iterator[tuple[str, Tag, int, bool]]:
     """Yield (reason, tag, end, is closed) of each outermost hidden element."""
     opened: dict[str, list[int]] = {}
     closings: dict[int, int] = {}
@@ -392,28 +282,20 @@ def _find_hidden_elements(
             opened.setdefault(tag.name, []).append(place)
         elif opened.get(tag.name):
             closings[opened[tag.name].pop()] = place
-    index = done = 0
-    while index < len(tags):
-        tag = tags[index]
-        index += 1
+    done = 0
+    for place, tag in enumerate(tags):
         if tag.start < done or tag.name == "!" or tag.closing or tag.name in _WORDS["void"]:
             continue
-        reason = _name_hiding(tag, names)
-        close = closings.get(index - 1)
-        if close is None and tag.name == "head":
+        close = closings.get(place)
+        reason = _name_hiding(tag)
+        if reason is None or (close is None and tag.name == "head"):
             continue  # a browser ends a head at the first text, so nothing is hidden
-        if reason is not None and close is None:  # browsers differ in the hidden text
-            done = tag.limit
-            yield reason, tag, tag.limit, False
-        elif reason is not None and close is not None:
-            index = close + 1
-            yield reason, tag, tags[close].start, True
+        done = _find_blank_line(text, tag.end) if close is None else tags[close].start
+        yield reason, tag, done, close is not None
 
 
-def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
+def find_in_markup(text: str) -> Discovery:
     """Find what markup hides; the cuts remove comments, hidden elements and all tags.
-
-    `markdown` says that the text is known to be Markdown.
 
     Examples
     --------
@@ -423,16 +305,8 @@ def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
     []
     """
     discovery = Discovery()
-    tags, code = _read_marked(text, markdown=markdown)
-    values = _find_placeholders(text)
-    tags = [tag for tag in tags if tag.attributes or tag.name not in values]
+    tags, code = read_markup(text)
     _find_in_markdown(text, code, discovery)
-    sheets = (
-        text[tag.end : after.start]
-        for tag, after in pairwise(tags)
-        if tag.name == "style" and not tag.closing
-    )
-    names = _WORDS["unseen_classes"].union(*map(_list_hidden_names, sheets))
     for tag in tags:
         if tag.name != "!":
             _find_in_attributes(tag, discovery)
@@ -446,14 +320,13 @@ def find_in_markup(text: str, *, markdown: bool = False) -> Discovery:
         spaced = tag.inside[:1].isspace() and tag.inside[-1:].isspace()
         end = tag.end if tag.complete else tag.start
         discovery.cuts.append(Cut(tag.start, end, " " if spaced else ""))
-    for reason, tag, end, closed in _find_hidden_elements(tags, names):
+    for reason, tag, end, closed in _find_hidden_elements(text, tags):
         inside = text[tag.end : end]
         discovery.add(reason, (tag.start, end), inside)
         is_markup = reason in {"script", "style", "unseen_element"}
         if not is_markup and len(inside.split()) >= _LEAST_WORDS:
-            severity: Severity = "hint" if reason == "aria_hidden" else "warning"
             detail = "text in an element that is not shown"
-            discovery.add(reason, (tag.start, end), severity=severity, detail=detail)
+            discovery.add(reason, (tag.start, end), severity="warning", detail=detail)
         if closed:
             discovery.cuts.append(Cut(tag.start, end, " "))
     return discovery

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rag_eval.trust.discovery import Cut, Discovery, Edited, Part, Severity, Trick, merge_tricks
-from rag_eval.trust.markup import find_in_markup, read_tags
+from rag_eval.trust.markup import find_in_markup, read_markup
 from rag_eval.trust.rules import LinearPattern, Signals, ViewKind
 from rag_eval.trust.spelling import (
     APART,
@@ -46,10 +46,7 @@ _INVISIBLE = f"{_ZERO_WIDTH}{_BIDI}{_SELECTORS}{_TAGS}{_CONTROLS}\u00ad"
 """All invisible characters, as the inside of a character class."""
 
 _RUN = re.compile(f"[{_INVISIBLE}]+")
-_ANSI = re.compile(
-    r"(?:\x1b\[|\x9b)[0-9;:?<=>]{0,40}[ -/]{0,4}[@-~]"
-    r"|\x1b\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)?|\x1b[ -~]?"
-)
+_ANSI = re.compile(r"(?:\x1b\[|\x9b)[0-9;]{0,40}[A-Za-z]")
 _FLAG = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f"
 _TAG_RUN = re.compile(f"{_FLAG}|([{_TAGS}]+)")
 _SELECTOR_RUN = re.compile(f"[{_SELECTORS}]{{2,}}")
@@ -240,7 +237,7 @@ def plain(text: str) -> str:
             tag.end if tag.complete else tag.start + len("<!--"),
             "\n" * (tag.name in _BLOCKS),
         )
-        for tag in read_tags(text)
+        for tag in read_markup(text)[0]
     )
     return unify_spelling(Edited(text, cuts).text)
 
@@ -368,24 +365,17 @@ def _view_parts(kind: ViewKind, source: str, parts: list[Part]) -> View | None:
     return View(kind, "".join(pieces), source, back) if shown else None
 
 
-def read_all(texts: Sequence[tuple[str, bool]]) -> list[Reading]:
-    """Read the visible text, and all text that a person would not see, in linear time.
-
-    Each text comes with whether it is known to be Markdown.
-    """
-    names = find_signals([text for text, _ in texts])
-    return [
-        _read(text, of_text, markdown=markdown)
-        for (text, markdown), of_text in zip(texts, names, strict=True)
-    ]
+def read_all(texts: Sequence[str]) -> list[Reading]:
+    """Read the visible text, and all text that a person would not see, in linear time."""
+    return [_read(text, names) for text, names in zip(texts, find_signals(texts), strict=True)]
 
 
-def read(text: str, *, markdown: bool = False) -> Reading:
+def read(text: str) -> Reading:
     """Read one text like `read_all`."""
-    return read_all([(text, markdown)])[0]
+    return read_all([text])[0]
 
 
-def _read(text: str, names: set[str], *, markdown: bool) -> Reading:
+def _read(text: str, names: set[str]) -> Reading:
     if not names:
         return Reading((_visible(text, []),))
     edits: list[Edited] = []
@@ -405,7 +395,7 @@ def _read(text: str, names: set[str], *, markdown: bool) -> Reading:
     places = edits[0].back if edits else (lambda start, end: (start, end))
     discoveries = (
         find_encoded(now, names),
-        find_in_markup(now, markdown=markdown) if "markup" in names else Discovery(),
+        find_in_markup(now) if "markup" in names else Discovery(),
     )
     for discovery in discoveries:
         for part in discovery.parts:

@@ -101,7 +101,6 @@ DECODED = {
     "many_marks": ("".join(letter + "\u0327\u0301\u0336" for letter in SAID), False),
     "letters_apart": ("   ".join(" ".join(word) for word in SAID.split()), False),
     "letters_hyphened": (" ".join("-".join(word) for word in SAID.split()), False),
-    "letters_without_words": (" ".join(SAID.replace(" ", "")), False),
 }
 """Tricks that show the sentence in a code that a person does not read."""
 
