@@ -6,25 +6,24 @@ import platform
 import socket
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx
+import chromadb
 import numpy as np
 import pandas as pd
 import pytest
+from chromadb.errors import ChromaError
 from corpora import listed
 from pydantic import ValidationError
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
+from rag_eval.pipeline.index import chroma_store
 from rag_eval.retrieval.chroma import ChromaStore, clear_unused
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.embedders import unit
 
-JSON = "application/json"
 N = 300
 IDS = [f"chunk{i:04d}" for i in range(N)]
 DOCS = [f"doc{i // 3}" for i in range(N)]
@@ -198,87 +197,28 @@ def test_a_server_is_used_like_the_embedded_store(server, store, tmp_path, proje
     assert json.loads(done) == exercise(store)
 
 
-_OWN_DATABASE = """
-import json, sys
-from pathlib import Path
-import chromadb
-from chromadb.config import Settings as ChromaSettings
-from chromadb.errors import ChromaError
-from rag_eval.core.errors import InputError
-from rag_eval.core.settings import Settings
-from rag_eval.pipeline.index import chroma_store
-from rag_eval.retrieval.chroma import ChromaStore
-from test_retrieval_chroma import exercise
-
-folder, server, proxy = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-host, port = server.removeprefix("http://").split(":")
-admin = chromadb.AdminClient(ChromaSettings(
-    chroma_api_impl="chromadb.api.fastapi.FastAPI", anonymized_telemetry=False,
-    chroma_server_host=host, chroma_server_http_port=int(port),
-))
-admin.create_tenant("search-team")
-admin.create_database("nightly", tenant="search-team")
-
-def store(**changes):
-    given = {"tenant": "search-team", "database": "nightly",
-             "headers": {"Authorization": "Bearer s3cret-token"}}
-    settings = Settings(home=folder, chroma_url=proxy, chroma=given | changes)
+def test_a_server_is_asked_with_its_tenant_database_and_headers(tmp_path, monkeypatch):
+    asked, given = {}, {"tenant": "search-team", "database": "nightly"}
+    settings = Settings(
+        home=tmp_path,
+        chroma_url="http://127.0.0.1:9/team/vectors",
+        chroma=given | {"headers": {"Authorization": "Bearer s3cret-token"}},
+    )
     assert "s3cret" not in repr(settings) + settings.model_dump_json()
-    return chroma_store(settings)
-
-print(json.dumps(exercise(store())))
-assert ChromaStore(folder, server).collections() == []
-for changes in ({"tenant": "nobody"}, {"database": "none"}, {"headers": {}}):
-    try:
-        store(**changes)
-    except InputError as error:
-        assert "chroma" in str(error) and "s3cret" not in str(error)
-    else:
-        raise AssertionError(changes)
-"""
+    monkeypatch.setattr(chromadb, "HttpClient", lambda **options: asked.update(options))
+    chroma_store(settings)
+    assert asked.pop("settings").anonymized_telemetry is False
+    place = {"host": "http://127.0.0.1:9/team/vectors", "ssl": False}
+    assert asked == given | place | {"headers": {"Authorization": "Bearer s3cret-token"}}
 
 
-@pytest.fixture
-def proxy(server):
-    """Stand before the server: below a path, and only with a token."""
+def test_a_server_that_refuses_is_an_input_error(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise ChromaError("no database")
 
-    class Handler(BaseHTTPRequestHandler):
-        def forward(self):
-            if self.headers["Authorization"] != "Bearer s3cret-token":
-                return self.answer(401, b'{"error": "AuthError", "message": "no"}')
-            path = self.path.removeprefix("/team/vectors")
-            assert path != self.path
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            reply = httpx.request(
-                self.command, server + path, content=body, headers={"Content-Type": JSON}
-            )
-            return self.answer(reply.status_code, reply.content)
-
-        def answer(self, status, content):
-            self.send_response(status)
-            self.send_header("Content-Type", JSON)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = do_PUT = do_DELETE = forward  # noqa: N815 - http.server's names
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}/team/vectors"
-        listening.shutdown()
-
-
-@pytest.mark.slow
-def test_a_database_of_a_tenant_behind_a_proxy_is_used(
-    server, proxy, store, tmp_path, project_root
-):
-    done = run_child(_OWN_DATABASE, project_root, str(tmp_path / "unused"), server, proxy)
-    assert not (tmp_path / "unused").exists()
-    assert json.loads(done) == exercise(store)
+    monkeypatch.setattr(chromadb, "HttpClient", refuse)
+    with pytest.raises(InputError, match="chroma_server"):
+        ChromaStore(tmp_path, "http://127.0.0.1:9")
 
 
 # unused places of graph files
