@@ -24,7 +24,7 @@ from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding.source import ChunkTable, find_lsa_fit, pack_hashes
+from rag_eval.retrieval.embedding.source import ChunkTable, name_lsa_fit, pack_hashes
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.ranking import Ranking
@@ -267,7 +267,7 @@ def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy
         else:
             chunks = admitted.artifact.frame("chunks", ["text_hash"])
         hashes = pack_hashes(chunks["text_hash"].tolist())
-        return find_lsa_fit(evaluation.home, hashes, dimensions, admitted.about.analyzer)
+        return name_lsa_fit(hashes, dimensions, admitted.about.analyzer)
 
     def read_stated_index() -> Mapping[str, object]:
         outside = Outside.model_validate(spec)
