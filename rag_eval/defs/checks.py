@@ -72,7 +72,8 @@ class Check:
 def _index_identity(runner: Runner, _: Shown) -> Judgement:
     """Compare every strategy's stored index_hash with the planned one."""
     from rag_eval.pipeline.corpus import AdmittedChunks
-    from rag_eval.pipeline.index import CorpusIndex, identity_of
+    from rag_eval.pipeline.index import CorpusIndex
+    from rag_eval.pipeline.open_strategies import identity_of
 
     evaluation, admitted = runner.evaluation, runner.get(AdmittedChunks)
     stored = runner.get(CorpusIndex).about.strategies

@@ -19,16 +19,9 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.index import (
-    CorpusIndex,
-    IterativeStrategy,
-    batch_of,
-    can_be_asked,
-    groups_of_wordings,
-    open_index,
-    ready_strategy,
-)
+from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.miss_rate_stages import MAX_GAPS, MissRateClaims, RetrievalSignals
+from rag_eval.pipeline.open_strategies import open_index
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.pipeline.uncertain import measure_coverage
@@ -47,6 +40,7 @@ from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history, with_history
 from rag_eval.uncertainty.iterative import list_expansions
+from rag_eval.uncertainty.opened_index import IterativeStrategy, groups_of_wordings
 from rag_eval.uncertainty.outcome_records import MAX_QUERY, Query
 from rag_eval.uncertainty.signals import SIGNALS, signals
 
@@ -76,8 +70,8 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     for spec in config.strategies:
         if not spec.own_units:
             # A calibrator that saw the gold set may steer the rounds of a strategy.
-            gold = None if spec.base_name is None else runner.get(GoldVariants)
-            ready[spec.name] = ready_strategy(evaluation, opened, spec, gold)
+            variants = None if spec.base_name is None else runner.get(GoldVariants).variants
+            ready[spec.name] = opened.ready(spec, variants)
             kinds.setdefault(ready[spec.name].spec.kind, ready[spec.name])
     if not kinds:
         raise InputError.of(
@@ -134,7 +128,7 @@ class LiveStrategy:
         self.name, self._spec = spec.name, spec
         index, admitted = runner.get(CorpusIndex), runner.get(AdmittedChunks)
         gold, self._opened = runner.get(GoldVariants), open_index(evaluation, admitted)
-        self._ready = ready_strategy(evaluation, self._opened, spec, gold)
+        self._ready = self._opened.ready(spec, gold.variants)
         kind = self._ready.spec.kind
         self._service = serve(evaluation, {kind: self._ready}, kind)
         self._coverage = measure_coverage(
@@ -147,7 +141,8 @@ class LiveStrategy:
             self._config, self.name, accepted, fingerprint, unlabelled
         )
         body = accepted.usable
-        self._groups = groups_of_wordings(gold, {} if body is None else body.group_of_query)
+        group_of = {} if body is None else body.group_of_query
+        self._groups = groups_of_wordings(gold.variants, group_of)
         self._judged = Outcomes(evaluation.settings).judged_texts(
             self._config, fingerprint, gold.queries
         )
@@ -164,7 +159,7 @@ class LiveStrategy:
         """
         _check(query)
         config, k = self._config, self._config.uncertainty.k
-        if not can_be_asked(config, self._opened, self._spec, query):
+        if not self._opened.can_be_asked(self._spec, query):
             message = "the file of vectors has none for this question"
             accepted = "a question of the gold set, or a strategy whose embedding names a model"
             raise InputError.of("no_vector", message, field=self.name, accepted=accepted)
@@ -175,7 +170,7 @@ class LiveStrategy:
             raise InputError.of(
                 "retrieval_failed", message, field=self.name, found=quoted(str(error), 400)
             ) from error
-        batch = batch_of(config, self._opened, self._spec, [query], ranking)
+        batch = self._opened.batch(self._spec, [query], ranking)
         values, group = signals(batch, k), self._groups.get(query, "")
         history, n_similar = similar_history([query], [group], self._judged)
         guess = float(with_history(heuristic_v0(batch, k), history)[0])

@@ -18,9 +18,10 @@ from rag_eval.measures.strategy_figures import (
 )
 from rag_eval.measures.strategy_report import AnnRecall, StabilityPart
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
-from rag_eval.pipeline.index import open_index, stability_embedding
+from rag_eval.pipeline.open_strategies import open_index
 from rag_eval.pipeline.retrieval import StrategyRun, score_runs
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
+from rag_eval.uncertainty.opened_index import stability_embedding
 
 
 @dataclasses.dataclass(frozen=True)

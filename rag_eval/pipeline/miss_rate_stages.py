@@ -26,17 +26,9 @@ from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.run_scores import figure_of, judge_runs, score_strategy
 from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
-from rag_eval.pipeline.index import (
-    CorpusIndex,
-    OpenIndex,
-    batch_of,
-    can_be_asked,
-    chosen_kinds,
-    open_index,
-    ready_strategy,
-    steering_calibrator,
-)
+from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.misses import observe_misses
+from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
 from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, read_ranking, score_runs
 from rag_eval.pipeline.runner import (
     WHOLE,
@@ -90,6 +82,7 @@ from rag_eval.uncertainty.miss_rate_report import (
     StrategyMissRates,
     UncertaintyPart,
 )
+from rag_eval.uncertainty.opened_index import OpenIndex, steering_calibrator
 from rag_eval.uncertainty.outcome_records import RETRIEVAL_OUTCOMES
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, batch_of_texts, signals
 from rag_eval.uncertainty.status import Series
@@ -273,9 +266,7 @@ def _stored_batches(runs: ScoredRuns, opened: OpenIndex, name: str) -> dict[int,
         for seed, ranking in lists.items():
             rows = np.where(ranking.rows >= 0, chunk_of[np.maximum(ranking.rows, 0)], -1)
             lists[seed] = dataclasses.replace(ranking, rows=rows.astype(np.int32))
-    batches = {
-        seed: batch_of(runs.config, opened, spec, texts, ranking) for seed, ranking in lists.items()
-    }
+    batches = {seed: opened.batch(spec, texts, ranking) for seed, ranking in lists.items()}
     return {seed: dataclasses.replace(batch, question=question) for seed, batch in batches.items()}
 
 
@@ -311,13 +302,13 @@ def _search_again(
     """
     config, table, again = work.config, opened.table, dict[str, Again]()
     steered_by = runs.about(spec.name).steered_by
-    strategy = ready_strategy(work.evaluation, opened, spec, runs.gold_variants, steered_by)
-    asked = [text for text in texts if can_be_asked(config, opened, spec, text)]
+    strategy = opened.ready(spec, runs.gold_variants.variants, steered_by)
+    asked = [text for text in texts if opened.can_be_asked(spec, text)]
     allowed = runs.admitted_chunks.passes if config.trust.filter else None
     for start in range(0, len(asked), AT_ONCE):
         part = asked[start : start + AT_ONCE]
         ranking = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
-        values = signals(batch_of(config, opened, spec, part, ranking), config.uncertainty.k)
+        values = signals(opened.batch(spec, part, ranking), config.uncertainty.k)
         failed = np.zeros(len(part), dtype=bool) if ranking.failed is None else ranking.failed
         for text, rows, row_signals, broken in zip(part, ranking.rows, values, failed, strict=True):
             if not broken:
@@ -525,7 +516,9 @@ def _identify_calibration(
     evaluation, facts = work.evaluation, retrieval_signals.about.values()
     grow_old = Outcomes(evaluation.settings).grow_old([its.fingerprint for its in facts])
     steering = {
-        name: steering_calibrator(evaluation, spec, runs[spec.base_name].about.index_hash)
+        name: steering_calibrator(
+            evaluation.home, work.config, spec, runs[spec.base_name].about.index_hash
+        )
         for name in runs
         if (spec := work.config.strategy(name)).base_name is not None
     }
@@ -605,7 +598,9 @@ def _base_changes(work: Work, runs: ScoredRuns, name: str) -> bool | None:
     spec = runs.spec(name)
     if spec.base_name is None:
         return None
-    now = steering_calibrator(work.evaluation, spec, runs.about(spec.base_name).index_hash)
+    now = steering_calibrator(
+        work.evaluation.home, work.config, spec, runs.about(spec.base_name).index_hash
+    )
     return now != runs.about(name).steered_by
 
 

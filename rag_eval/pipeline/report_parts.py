@@ -18,8 +18,8 @@ from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import changes, readable_runs, run_inputs
-from rag_eval.pipeline.index import n_embedded
 from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
+from rag_eval.pipeline.open_strategies import n_embedded
 from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import Result, Results, Work, json_part
 from rag_eval.reporting.metrics_report import REPORT_FILE

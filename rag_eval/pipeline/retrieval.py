@@ -30,15 +30,8 @@ from rag_eval.gold.gold_report import LintWarning, report_warnings
 from rag_eval.measures.run_scores import RankedRuns
 from rag_eval.measures.strategy_report import ExternalSource, Latency
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
-from rag_eval.pipeline.index import (
-    CorpusIndex,
-    IterativeFacts,
-    IterativeStrategy,
-    chosen_kinds,
-    identity_of,
-    open_index,
-    ready_strategy,
-)
+from rag_eval.pipeline.index import CorpusIndex
+from rag_eval.pipeline.open_strategies import chosen_kinds, identity_of, open_index
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
@@ -57,6 +50,7 @@ from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.iterative import Iterated
+from rag_eval.uncertainty.opened_index import IterativeFacts, IterativeStrategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +255,7 @@ def retrieve(
     if spec.own_units:
         return _run_external(work, corpus_snapshot, admitted_chunks, gold_variants)
     texts, opened = gold_variants.texts, open_index(work.evaluation, admitted_chunks)
-    strategy = ready_strategy(work.evaluation, opened, spec, gold_variants)
+    strategy = opened.ready(spec, gold_variants.variants)
     base = strategy.base if isinstance(strategy, IterativeStrategy) else strategy
     if base.index_hash != corpus_index.about.strategies[base.name].index_hash:
         raise RuntimeError(f"{base.name}: the opened index is not the index of the stage")

@@ -16,7 +16,7 @@ from rag_eval.pipeline.corpus import (
     EvidenceTrust,
     GoldVariants,
 )
-from rag_eval.pipeline.index import chosen_kinds, open_index, ready_strategy
+from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
 from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs, search_wordings
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.trust.guard import UnitVerdicts, judge_units, verdicts_of_chunks
@@ -126,9 +126,8 @@ def _other_scores(work: Work, runs: ScoredRuns, name: str, trust: FloatArray) ->
     rows = dict[int, IntArray]()
     run = runs.runs[name]
     opened = open_index(work.evaluation, runs.admitted_chunks)
-    strategy = ready_strategy(
-        work.evaluation, opened, runs.spec(name), runs.gold_variants, run.about.steered_by
-    )
+    variants = runs.gold_variants.variants
+    strategy = opened.ready(runs.spec(name), variants, run.about.steered_by)
     passes = np.asarray(trust >= (config.trust.threshold or 0.0))
     for seed in run.about.seeds:
         ranked = search_wordings(

@@ -12,11 +12,12 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, Float32Array
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.settings import ChromaServer
+from rag_eval.core.settings import ChromaServer, Settings
 from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit
 from rag_eval.retrieval.embedding.minilm import has_wheel, make_model
 from rag_eval.retrieval.ranking import Ranking, order, ranking, scale_min_max
 from rag_eval.storage.hashing import digest
+from rag_eval.storage.home import open_home
 from rag_eval.storage.secrets import shown_service
 
 # ---- Chroma: its embedding functions, and the model file that it downloads.
@@ -162,9 +163,9 @@ class ChromaStore:
         self, folder: Path, url: str | None = None, server: ChromaServer | None = None
     ) -> None:
         import chromadb
-        from chromadb.config import Settings
+        from chromadb.config import Settings as ChromaSettings
 
-        settings = Settings(anonymized_telemetry=False)
+        settings = ChromaSettings(anonymized_telemetry=False)
         self._folder = folder if url is None else None
         if url is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -275,6 +276,12 @@ class ChromaStore:
                     scores[query, : len(chunks)] = 1.0 - np.asarray(far, dtype=np.float64)
         rows, scores = order(rows, scores, depth)
         return ranking(rows, scores, scale_min_max(scores))
+
+
+def open_chroma(settings: Settings) -> ChromaStore:
+    """Open the store of the server in the settings, else the embedded store of the home."""
+    folder = open_home(settings).folder / "chroma"
+    return ChromaStore(folder, settings.chroma_url, settings.chroma)
 
 
 _HEADER = struct.Struct("<iQQQQ")

@@ -215,7 +215,6 @@ class RetrievalService:
     def _result(
         self, strategy: ReadyStrategy, ranking: Ranking, query: int, duration: float
     ) -> RetrievalResult:
-        index = Identity(strategy.index_hash, strategy.embed_model)
         rows = ranking.rows[query][ranking.has_chunk[query]].tolist()
         chunks = []
         for place, row in enumerate(rows):
@@ -227,7 +226,7 @@ class RetrievalService:
                 place + 1,
                 None if np.isnan(rerank) else rerank,
             )
-            chunks.append(self._payloads.scored(row, index, rank))
+            chunks.append(self._payloads.scored(row, strategy.identity, rank))
         trust = {}
         if self._trust is not None:
             names = [chunk.snippet_id for chunk in chunks]

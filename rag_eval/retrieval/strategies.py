@@ -1,5 +1,6 @@
 """Strategies that rank chunks of this corpus: what a kind provides, and its rerank step."""
 
+import contextlib
 import dataclasses
 import importlib
 import re
@@ -14,6 +15,7 @@ from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import Embedding
 from rag_eval.core.plugins import FOREIGN
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
+from rag_eval.retrieval.embedding.embedders import Advance
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model
 from rag_eval.retrieval.ranking import ROUNDING, Ranking
 from rag_eval.storage.hashing import digest
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from rag_eval.retrieval.chroma import ChromaStore
 
 T = TypeVar("T")
+Step = Callable[[str, int, str], contextlib.AbstractContextManager[Advance]]
+"""Shows a step of known size while it runs: title, size and unit."""
 
 POOL = 100
 """Least number of candidates that scores are normalised over.
@@ -210,6 +214,29 @@ class StrategyIndex:
         """Name the graph for (chunks, model, seed)."""
         return f"{self.family(model)}{digest([self.table.chunks_hash, model])}-s{seed}"
 
+    def update_graphs(
+        self, specs: Sequence[Strategy], seeds: Sequence[int], step: Step
+    ) -> tuple[list[str], list[str]]:
+        """Build the graph of each seed and model of approximate search; drop those of other chunks.
+
+        Graphs of other models may belong to another choice of strategies, so they stay. Returns the
+        names of the built and of the dropped graphs.
+        """
+        built, dropped = list[str](), list[str]()
+        embeddings = (spec.embeds_with for spec in specs if spec.store_name == "chroma")
+        sources = {source.model: source for source in map(self.source, filter(None, embeddings))}
+        for model, source in sources.items():
+            if self.chroma is None:
+                raise RuntimeError("approximate search needs a vector store")
+            keep = {seed: self.graph_name(model, seed) for seed in seeds}
+            for seed, graph in keep.items():
+                with step(f"Building the graph of seed {seed}", len(self.table), "vectors") as add:
+                    owners, vectors = self.table.owners, source.chunk_vectors()
+                    if self.chroma.build(graph, owners, vectors, seed=seed, advance=add):
+                        built.append(graph)
+            dropped += self.chroma.drop(self.family(model), set(keep.values()))
+        return built, dropped
+
     def reranker(self, name: str) -> Reranker:
         """Import a reranker that the settings enable."""
         path = find_reranker(name, self.rerankers)
@@ -301,6 +328,11 @@ class ReadyStrategy:
         self.embed_model = self.source.model if self.source else ""
         self.index_hash = spec.index_hash(index.table.chunks_hash, self.embed_model)
         self.seed_matters = spec.seed_matters
+
+    @property
+    def identity(self) -> Identity:
+        """Index and embedding model."""
+        return Identity(self.index_hash, self.embed_model)
 
     def _pool(self, depth: int) -> int:
         step = self.spec.rerank

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline import index
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import AGAIN, Part, Work, check_graph
 from rag_eval.pipeline.stages import STAGES, open_runner
 from rag_eval.storage.artifacts import Artifact
+from rag_eval.uncertainty import opened_index
 
 STORES = {
     "embeddings": "embeddings",
@@ -77,7 +77,7 @@ def trace(tmp_path, monkeypatch):
     Chroma and `Path.stat` raise no audit event, so the fixture replaces their functions.
     """
     found = Trace(tmp_path / "home", tmp_path / "reports")
-    read, stat, chroma = Artifact._readable, Path.stat, index.chroma_store
+    read, stat, chroma = Artifact._readable, Path.stat, opened_index.open_chroma
     part_of, keep = Part.__get__, Work.keep
 
     # A part is read from its file, or from a result that already holds the part in memory.
@@ -110,7 +110,7 @@ def trace(tmp_path, monkeypatch):
     monkeypatch.setattr(Artifact, "_readable", readable)
     monkeypatch.setattr(Part, "__get__", got)
     monkeypatch.setattr(Path, "stat", stated)
-    monkeypatch.setattr(index, "chroma_store", opened)
+    monkeypatch.setattr(opened_index, "open_chroma", opened)
     yield found
     found.is_on = False
 
