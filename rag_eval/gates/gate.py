@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -22,7 +22,6 @@ from rag_eval.core.records import (
     Unit,
 )
 from rag_eval.measures.overlap import NamedGold
-from rag_eval.trust.trust_report import TrustFactor
 
 # ---- Gates, drift from the baseline, history.
 
@@ -162,7 +161,6 @@ class GateInputs:
       measure, NaN where the question is not eligible. Also a part of the baseline.
     `baseline`: None without a baseline, or if it cannot be used for `baseline_fault`.
     `is_first`: Whether no earlier run of the gold set is kept.
-    `trust_factors`: Part `trust.factors` of the report.
     `n_quarantined`: Number of chunks that are not indexed, of all `n_chunks`.
     """
 
@@ -177,7 +175,6 @@ class GateInputs:
     n_quarantined: int
     baseline_fault: str = ""
     is_first: bool = False
-    trust_factors: Sequence[TrustFactor] = ()
 
 
 class Gate(ABC):

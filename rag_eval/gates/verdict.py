@@ -155,14 +155,7 @@ class TrustGate(Gate):
         if figure.get("value") is not None:
             interval = known_figures(figure, *_ESTIMATE)
             judgement = judgement._replace(evidence={**judgement.evidence, **interval})
-        factors = {
-            factor.factor: f"{factor.status}: {factor.reason}"
-            if factor.reason
-            else f"{factor.n} of {factor.of}"
-            for factor in inputs.trust_factors
-        }
-        more = {"factors": factors} if factors else {}
-        yield judgement._replace(evidence={**judgement.evidence, **more})
+        yield judgement
 
 
 MAX_EXAMPLES = 20

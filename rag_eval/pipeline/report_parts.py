@@ -143,7 +143,6 @@ def judge_draft(
         figures=figures_for_gates(draft),
         answers=plain["answers"],
         trust=plain["trust"]["retrieved"],
-        trust_factors=draft.trust.factors or (),
         n_chunks=draft.trust.poisoning.n_chunks,
         n_quarantined=draft.trust.poisoning.n_quarantined,
         gold=gold,

@@ -369,13 +369,6 @@ def retrieved_trust(page: Page) -> Table:
     return page.table("trust-retrieved", "Trust of what each strategy retrieved", columns, rows)
 
 
-def trust_factors(page: Page) -> Table:
-    """Show the factors of trust over all chunks."""
-    columns = "factor | points | chunks = n | of | status | reason"
-    rows = page.report["trust"].get("factors") or ()
-    return page.table("trust-factors", "Factors of trust over all chunks", columns, rows)
-
-
 def guard_reasons(page: Page) -> Table:
     """Show blocked and warned chunks by reason code, the most frequent first."""
     words, counts = panel_words()["trust_checks"], page.report["trust"]["poisoning"]["reasons"]

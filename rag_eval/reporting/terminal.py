@@ -324,7 +324,6 @@ def _warnings(report: Report, _: Page) -> Parts:
 
 def _trust(_: Report, page: Page) -> Parts:
     yield tables.retrieved_trust(page).select("strategy", "trust", "scored", "blocked", "warned")
-    yield tables.trust_factors(page)
     headings = ("strategy", "measure", "with the filter", "without", "difference", "n")
     yield tables.trust_filter(page).select(*headings)
 

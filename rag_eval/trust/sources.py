@@ -393,8 +393,6 @@ POINTS = {
     "author": ("known", AUTHOR_WEIGHT),
 }
 """Factor -> state that earns points, and points."""
-FORMULA = "freshness * (" + " + ".join(f"{w:g} {name}" for name, (_, w) in POINTS.items()) + ")"
-"""The specified formula of trust."""
 _SIGNED: dict[str, SignatureState] = {"same": "valid", "changed": "invalid"}
 """State in a signed manifest -> state of the signature; other documents have none."""
 

@@ -2,33 +2,31 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray, number
-from rag_eval.core.config import FRESH, STALE, Trust
+from rag_eval.core.config import Trust
 from rag_eval.core.errors import quoted
 from rag_eval.core.parts import Name
 from rag_eval.core.records import Absent, Figure
 from rag_eval.corpus.masking import mask_shown_address
 from rag_eval.gold.gold_report import BlockedGold
 from rag_eval.trust.guard import UnitVerdicts
-from rag_eval.trust.sources import FORMULA, POINTS
 from rag_eval.trust.trust_report import (
     BlockedRow,
     FilterRow,
     Poisoning,
     RetrievedTrust,
-    TrustFactor,
     TrustFacts,
     TrustFilter,
     TrustPart,
     TrustScores,
 )
 
-BINS, MAX_QUARANTINED, MAX_ID = 10, 50, 200
+MAX_QUARANTINED, MAX_ID = 50, 200
 STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 
 
@@ -64,8 +62,6 @@ def make_trust_part(
             },
             "scores": _trust_scores(chunks.trust),
             "states": states,
-            "formula": FORMULA,
-            "factors": _trust_factors(states),
             "retrieved": retrieved,
             "filter": cost,
             "poisoning": _poisoning(config, facts, chunks, gold, retrieved),
@@ -74,44 +70,15 @@ def make_trust_part(
 
 
 def _trust_scores(frame: pd.DataFrame) -> TrustScores | Absent:
-    """Describe the distribution of trust over all chunks, including quarantined ones."""
+    """Summarise the trust of all chunks, including quarantined ones."""
     values = frame["trust"].dropna().to_numpy()
     if not len(values):
         return Absent(reason=NOT_CONFIGURED)
-    counts = np.histogram(values, bins=BINS, range=(0.0, 1.0))[0]
-    histogram = [
-        {"from": at / BINS, "to": (at + 1) / BINS, "n": int(count)}
-        for at, count in enumerate(counts)
-    ]
     summary = {name: number(getattr(values, name)()) for name in ("mean", "min", "max")}
-    return TrustScores.model_validate({"n_chunks": len(values), **summary, "histogram": histogram})
+    return TrustScores.model_validate({"n_chunks": len(values), **summary})
 
 
 NOT_CONFIGURED = "the gold set names no trusted domains, authors or keys, so trust is not known"
-UNCONFIGURED: Final = {
-    "domain": "the gold set lists no domains",
-    "signature": "the gold set names no keys",
-    "author": "the gold set names no authors",
-}
-UNDATED: Final = "no document has a date that can be read"
-
-
-def _trust_factors(states: Mapping[str, Mapping[str, int]]) -> list[TrustFactor]:
-    """Count the chunks that earn each factor; `states` counts chunks by column and state."""
-    factors = list[TrustFactor]()
-    parts = {name: (state, f"{weight:g} for {state}") for name, (state, weight) in POINTS.items()}
-    fallen = f"times {FRESH:g}, falling to {STALE:g} after a year or without a date"
-    for factor, (state, points) in {**parts, "freshness": ("dated", fallen)}.items():
-        counts = states[f"{factor}_state"]
-        reason = UNCONFIGURED.get(factor) if set(counts) <= {"not_configured"} else None
-        if factor == "freshness" and not counts.get(state):
-            reason = UNDATED
-        values: dict[str, object] = {"factor": factor, "points": points, "status": "measured"}
-        if reason is not None:
-            values |= {"status": "insufficient_evidence", "reason": reason}
-        numbers = {"n": counts.get(state, 0), "of": sum(counts.values())}
-        factors.append(TrustFactor.model_validate(values | numbers))
-    return factors
 
 
 def _poisoning(

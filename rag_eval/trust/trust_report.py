@@ -33,29 +33,6 @@ class TrustConfigured(Record):
     unlisted: Literal["allow", "warn", "block"]
 
 
-class TrustFactor(Record):
-    """A factor of trust over all chunks.
-
-    `n` chunks of `of` earn its points, or have a date. Without configuration or without dates the
-    factor has no evidence, and `reason` says why.
-    """
-
-    factor: Literal["domain", "signature", "author", "freshness"]
-    points: Text = Field(description="its part of the formula")
-    status: Literal["measured", "insufficient_evidence"]
-    n: Count
-    of: Count
-    reason: Text | None = None
-
-
-class HistogramBin(Record):
-    """Chunks whose trust lies between two limits."""
-
-    low: Unit = Field(alias="from")
-    to: Unit
-    n: Count
-
-
 class TrustScores(Record):
     """Trust over all chunks, quarantined ones included."""
 
@@ -63,7 +40,6 @@ class TrustScores(Record):
     mean: Unit
     min: Unit
     max: Unit
-    histogram: list[HistogramBin]
 
 
 class BlockedRow(Record):
@@ -166,8 +142,6 @@ class TrustPart(Record):
     configured: TrustConfigured
     scores: TrustScores | Absent
     states: dict[str, Counts]
-    formula: Text | None = None
-    factors: list[TrustFactor] | None = None
     retrieved: dict[Name, RetrievedTrust]
     filter: TrustFilter | Absent
     poisoning: Poisoning

@@ -8,7 +8,6 @@ from gate_inputs import NO_ANSWERS, configured, gate_inputs
 from rag_eval.core.config import Floor
 from rag_eval.gates.gate import GatePart
 from rag_eval.gates.verdict import judge_floor, judge_gates, required_failures
-from rag_eval.trust.trust_report import TrustFactor
 
 RATE = {"value": 0.6, "ci_low": 0.5, "ci_high": 0.7, "n_effective": 60}
 
@@ -190,22 +189,6 @@ def test_trust_says_why_there_is_none_and_takes_the_gold_sets_floor():
     high = {"bm25": {"avg_trust": {"value": 0.9}}}
     assert judge("trust", trust=high, config={"min_trust": 0.95})[0].status == "fail"
     assert judge("trust", trust=high, config={"advisory": []}) == []
-
-
-def test_the_trust_gate_shows_each_factor():
-    factors = [
-        TrustFactor(factor="domain", points="0.4", status="measured", n=3, of=4),
-        TrustFactor.model_validate(
-            {"factor": "freshness", "points": "times", "n": 0, "of": 4}
-            | {"status": "insufficient_evidence", "reason": "no dates"}
-        ),
-    ]
-    retrieved = {"bm25": {"avg_trust": RATE}}
-    (gate,) = judge("trust", config={"required": []}, trust=retrieved, trust_factors=factors)
-    assert gate.evidence["factors"] == {
-        "domain": "3 of 4",
-        "freshness": "insufficient_evidence: no dates",
-    }
 
 
 def poisoning(*, required=("poisoning",), **retrieved):

@@ -12,7 +12,6 @@ from rag_eval.core import config as records
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
 from rag_eval.gates.gate import ChangeCode
 from rag_eval.reporting.tables import panel_words
-from rag_eval.trust.summary import _trust_factors
 
 NO_ANSWERS = {"value": None, "reason": "the gold set configures no answers"}
 NO_LATENCY = {"n": 0, "p50": None, "p95": 0.0, "p99": None, "measured_at": None}
@@ -256,28 +255,6 @@ def test_a_first_run_has_no_previous():
     assert "no run of this gold set is kept from before" in markup
     assert "<svg" not in markup
     assert names(panel) == []
-
-
-# --- Factors of trust
-
-
-def test_a_factor_without_configuration_or_dates_has_no_evidence(made):
-    states = {
-        "domain_state": {"allowed": 3, "not_listed": 1},
-        "signature_state": {"not_configured": 4},
-        "author_state": {"unknown": 4},
-        "freshness_state": {"unknown": 4},
-    }
-    made["trust"]["factors"] = [factor.dump() for factor in _trust_factors(states)]
-    panel, _ = rendered("trust", made)
-    found = by(panel, "trust-factors", "factor")
-    assert pick(found["domain"], "points", "chunks", "of", "status", "reason") == (
-        *("0.4 for allowed", "3", "4", "measured", ""),
-    )
-    assert pick(found["author"], "chunks", "status") == ("0", "measured")
-    for factor, reason in (("signature", "names no keys"), ("freshness", "has a date")):
-        assert found[factor]["status"] == "insufficient_evidence"
-        assert reason in found[factor]["reason"]
 
 
 # --- Cost

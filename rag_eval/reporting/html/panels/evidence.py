@@ -70,7 +70,6 @@ def trust_panel(page: Page) -> Panel:
     }
     shown = {
         "retrieved": tables.retrieved_trust(page),
-        "factors": tables.trust_factors(page),
         "states": _trust_states_table(page),
         "reasons": tables.guard_reasons(page),
         "quarantined": _quarantined_table(page),
