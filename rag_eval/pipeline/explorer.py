@@ -26,8 +26,8 @@ from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
 from rag_eval.pipeline.measure_stages import StabilityMeasures
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
-from rag_eval.pipeline.retrieval import ScoredRuns
 from rag_eval.pipeline.runner import Result, Work
+from rag_eval.pipeline.runs import ScoredRuns
 from rag_eval.reporting.metrics_report import Outgoing
 from rag_eval.reporting.questions import (
     FEW_DIGITS,

@@ -19,8 +19,8 @@ from rag_eval.measures.strategy_figures import (
 from rag_eval.measures.strategy_report import AnnRecall, StabilityPart
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.open_strategies import open_index
-from rag_eval.pipeline.retrieval import StrategyRun, score_runs
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
+from rag_eval.pipeline.runs import StrategyRun, score_runs
 from rag_eval.uncertainty.opened_index import stability_embedding
 
 

@@ -29,7 +29,6 @@ from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapsho
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
-from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, read_ranking, score_runs
 from rag_eval.pipeline.runner import (
     WHOLE,
     Result,
@@ -40,6 +39,7 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
+from rag_eval.pipeline.runs import ScoredRuns, StrategyRun, score_runs
 from rag_eval.pipeline.uncertain import (
     UNCERTAIN_FILE,
     StatedRetrievals,
@@ -49,6 +49,7 @@ from rag_eval.pipeline.uncertain import (
     summarize_answers,
     write_lines,
 )
+from rag_eval.retrieval.ranking import read_ranking
 from rag_eval.uncertainty.calibration import (
     GoldQuestions,
     StrategyFacts,

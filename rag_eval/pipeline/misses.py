@@ -25,8 +25,8 @@ from rag_eval.measures.run_scores import (
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
-from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs, search_depth
 from rag_eval.pipeline.runner import Result, Stage, Work, frame_part, json_part
+from rag_eval.pipeline.runs import ScoredRuns, StrategyRun, score_runs, search_depth
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.uncertainty.miss_rate_report import MissesPart, MissPair, ObservedMisses, ScoreBin
 from rag_eval.uncertainty.opened_index import OpenIndex

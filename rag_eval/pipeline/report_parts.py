@@ -20,8 +20,8 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import changes, readable_runs, run_inputs
 from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.open_strategies import n_embedded
-from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import Result, Results, Work, json_part
+from rag_eval.pipeline.runs import StrategyRun
 from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.report import Embeddings, Report
 from rag_eval.storage.files import atomic_path

@@ -40,8 +40,8 @@ from rag_eval.pipeline.report_parts import (
     judge_draft,
     publish,
 )
-from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs
 from rag_eval.pipeline.runner import WHOLE, Results, Stage, Work
+from rag_eval.pipeline.runs import ScoredRuns, StrategyRun, score_runs
 from rag_eval.pipeline.uncertain import UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.metrics_report import (

@@ -17,7 +17,7 @@ from rag_eval.measures.run_scores import figure_of
 from rag_eval.pipeline.answer_stages import NO_ANSWERS
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot
 from rag_eval.pipeline.index import CorpusIndex
-from rag_eval.pipeline.retrieval import ScoredRuns
+from rag_eval.pipeline.runs import ScoredRuns
 from rag_eval.uncertainty.claims import RateSource
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,

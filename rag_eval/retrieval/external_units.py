@@ -12,6 +12,7 @@ import pandas as pd
 
 from rag_eval.core.fields import decode_id
 from rag_eval.core.frames import Column, FrameSchema, make_frame
+from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.resolving import Catalogue
 from rag_eval.retrieval.outside import Failure, Item, Outcome, Retrieved
@@ -174,6 +175,19 @@ def _other_words(returned: str, masked: str, place: str) -> str:
     return "" if plain in corpus_text or hidden in corpus_text else masked
 
 
+PLACED_SHARE = 0.95
+"""Least share of the retrieved units with a section, or with a place for the span level.
+
+A level with a smaller share is not measured. At a measured level, a unit without a section or place
+counts as a miss.
+"""
+UNPLACED = "nothing was retrieved that the corpus knows, so nothing has a {what}"
+TOO_FEW_PLACED = (
+    "the source names no {what} for {n} of {all} retrieved units, by id, offsets or text;"
+    " at least {share:.0%} must have one"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Placed:
     """Rankings over the units of one source."""
@@ -183,6 +197,27 @@ class Placed:
     units: pd.DataFrame
     ran: npt.NDArray[np.bool_]
     """[n]: whether the source was run on the wording."""
+
+    def unmeasured_levels(self) -> dict[Level, str]:
+        """Find the levels at which the units cannot be judged, with the reason.
+
+        Documents can always be judged, because an unknown document is not relevant.
+        """
+        retrieved = self.units.iloc[self.ranking.rows[self.ranking.has_chunk]]
+        in_corpus = retrieved[retrieved["known"]]
+        parts: tuple[tuple[Level, str, pd.Series], ...] = (
+            ("section", "section", in_corpus["section_id"] == ""),
+            ("span", "place in its document", in_corpus["start"] < 0),
+        )
+        reasons: dict[Level, str] = {}
+        for level, what, lacks in parts:
+            if in_corpus.empty:
+                reasons[level] = UNPLACED.format(what=what)
+            elif lacks.sum() > (1 - PLACED_SHARE) * len(in_corpus):
+                reasons[level] = TOO_FEW_PLACED.format(
+                    what=what, n=int(lacks.sum()), all=len(in_corpus), share=PLACED_SHARE
+                )
+        return reasons
 
 
 def place_all(

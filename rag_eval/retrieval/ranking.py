@@ -5,13 +5,15 @@ are rounded before they are compared, because the last bits of a sum depend on i
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, Int32Array
+from rag_eval.core.frames import RUN
 
 ROUNDING = 6
 """Decimals of a raw score that count; float32 sums are good to about seven digits."""
@@ -215,3 +217,58 @@ def scale_min_max(scores: FloatArray) -> FloatArray:
     with np.errstate(invalid="ignore"):
         scaled = np.where(flat, 1.0, (scores - low) / np.where(flat, 1.0, spread))
     return np.where(finite, scaled, 0.0)
+
+
+# ---- Rankings as stored frames: RUN, and the failed retrievals.
+
+
+def run_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
+    """Write rankings of all variants by seed in long form: RUN, one row per retrieved chunk."""
+    parts = []
+    for seed, ranked in rankings.items():
+        variant, place = np.nonzero(ranked.has_chunk)
+        columns = {
+            "variant": variant,
+            "seed": seed,
+            "chunk": ranked.rows[variant, place].astype(np.int64),
+            "k_pos": ranked.k_pos[variant, place].astype(np.int64),
+            "k_final": place + 1,
+            "score_raw": ranked.raw[variant, place],
+            "score_norm": ranked.norm[variant, place],
+            "rerank_score": ranked.rerank[variant, place],
+        }
+        parts.append(pd.DataFrame(columns))
+    return RUN.check(pd.concat(parts, ignore_index=True))
+
+
+def failed_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
+    """List the retrievals that ended in an error: variant, seed."""
+    rows = [
+        (row, seed)
+        for seed, ranked in rankings.items()
+        if ranked.failed is not None
+        for row in np.flatnonzero(ranked.failed).tolist()
+    ]
+    return pd.DataFrame(rows, columns=["variant", "seed"], dtype="int64")
+
+
+def read_ranking(frame: pd.DataFrame, seed: int, n: int, depth: int) -> Ranking:
+    """Read one seed of a RUN frame as a ranking of n variants."""
+    part, nothing = frame[frame["seed"] == seed], np.zeros((n, depth))
+    rows = np.full((n, depth), -1, dtype=np.int32)
+    empty = ranking(rows, nothing, nothing, np.zeros(n, dtype=np.int64))
+    place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
+    for array, column in (
+        (empty.rows, "chunk"),
+        (empty.raw, "score_raw"),
+        (empty.norm, "score_norm"),
+        (empty.k_pos, "k_pos"),
+        (empty.rerank, "rerank_score"),
+    ):
+        array[place] = part[column].to_numpy()
+    return dataclasses.replace(
+        empty,
+        raw=np.nan_to_num(empty.raw),
+        norm=np.nan_to_num(empty.norm),
+        candidates=empty.has_chunk.sum(axis=1).astype(np.int64),
+    )

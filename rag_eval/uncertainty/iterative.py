@@ -175,6 +175,15 @@ class Iterated:
     rounds: tuple[Int32Array, ...]
     not_viable: dict[ExpansionName, int]
 
+    def stacked_rounds(self) -> IntArray:
+        """Combine the rounds in one array, [n_rounds, n, depth], padded with -1."""
+        width = max(rows.shape[1] for rows in self.rounds)
+        padded = (
+            np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1)
+            for rows in self.rounds
+        )
+        return np.asarray(np.stack([*padded]), dtype=np.int64)
+
 
 # ---- The effect of expansions: recovered misses, lost hits, cost and verdict
 

@@ -9,7 +9,6 @@ import pytest
 
 from rag_eval.measures.run_scores import Scores, carried_by_units, units_for_gold
 from rag_eval.pipeline.evaluation import Lines
-from rag_eval.pipeline.retrieval import _unmeasured_levels
 from rag_eval.retrieval.external_units import Placed
 from rag_eval.retrieval.ranking import ranking
 
@@ -88,7 +87,7 @@ def placed(n_placed, n_without, n_unknown=0):
 def test_levels_need_places_of_nearly_all_that_was_retrieved(
     n_placed, n_without, n_unknown, measured
 ):
-    reasons = _unmeasured_levels(placed(n_placed, n_without, n_unknown))
+    reasons = placed(n_placed, n_without, n_unknown).unmeasured_levels()
     assert (reasons.keys() >= {"span", "section"}) != measured
     assert ("span" in reasons, "document" in reasons) == ("section" in reasons, False)
     if n_without and not measured:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.retrieval import read_ranking, run_frame
-from rag_eval.retrieval.ranking import Ranking
+from rag_eval.retrieval.ranking import Ranking, read_ranking, run_frame
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.calibrators import (
     Accepted,

@@ -8,7 +8,7 @@ from cli_project import CONFIG, Project
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.retrieval import open_runs
+from rag_eval.pipeline.runs import open_runs
 from rag_eval.pipeline.stages import open_runner
 
 LSA = "embedding: {model: lsa-8}"

@@ -1,15 +1,15 @@
 import pytest
 
-from rag_eval.pipeline import retrieval
+from rag_eval.pipeline import runs
 
 TEXTS = [f"question {number}" for number in range(100)]
 
 
 @pytest.mark.parametrize(("seconds", "n_timed"), [(1e-9, 20), (1e9, 60)])
 def test_timing_stops_early_only_for_slow_strategies(monkeypatch, seconds, n_timed):
-    monkeypatch.setattr(retrieval, "LATENCY_SECONDS", seconds)
+    monkeypatch.setattr(runs, "LATENCY_SECONDS", seconds)
     asked = []
-    found = retrieval._time_queries(asked.append, TEXTS, LookupError)
+    found = runs.time_queries(asked.append, TEXTS, LookupError)
     first, *timed = asked
     assert found.n == len(timed) == n_timed
     assert first == timed[0]
