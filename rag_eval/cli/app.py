@@ -193,7 +193,7 @@ def _shown_value(place: "tuple[int | str, ...]", value: object) -> str | None:
     from rag_eval.storage.secrets import shown_service
 
     if (
-        place[:1] in (("database_url",), ("view_token",))
+        place[:1] == ("database_url",)
         or place[-1:] == ("api_key",)
         or isinstance(value, dict | list)
     ):

@@ -284,6 +284,7 @@ REMOVED_SETTINGS: Final = {
     "view_port": "give `rag-eval view --port`",
     "max_questions": "split a gold set of more than 1,000,000 questions",
     "max_judgements": "split a gold set of more than 10,000,000 judgements",
+    "view_token": "the viewer answers this machine only; reach it through an SSH tunnel",
     "alerts.webhook": "name a mail server under `alerts`, or add a sensor of your own to Dagster",
     "alerts.smtp": "write its keys under `alerts` itself; Dagster mails without a port of ours",
     "external.backoff_s": "the first wait is 0.5 s; delete the line",
@@ -429,11 +430,6 @@ class Settings(BaseSettings):
         le=86_400,
         description="longest wait for another run that writes to the home, in seconds; 0: none. "
         "Dagster's default is 7,200",
-    )
-    view_token: SecretStr | None = Field(
-        default=None,
-        description="access token of the evidence viewer (rag-eval view); default: none on this "
-        "machine, a new one beyond it",
     )
     trust_as_of: dt.date | None = Field(
         default=None,

@@ -1,1 +1,1 @@
-"""The evidence viewer shows kept runs in a local browser and records feedback as outcomes."""
+"""Pages of kept runs in a browser, and the review of drafts."""

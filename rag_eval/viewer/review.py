@@ -18,7 +18,6 @@ from rag_eval.pipeline.corpus import CorpusSnapshot
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.viewer.app import guard, render
-from rag_eval.viewer.security import Access, list_hosts, read_change
 
 MAX_QUESTION: Final = 2000
 """Largest number of characters of a question."""
@@ -33,6 +32,34 @@ class _Decision(BaseModel):
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     decision: Literal["accept", "drop"]
     text: Annotated[str, Field(max_length=MAX_QUESTION)]
+
+
+MAX_BODY: Final = 16 * 1024
+
+
+async def _read_change(request: Request, page_token: str) -> bytes:
+    """Read the body of a request that only a page of ours can send.
+
+    Raises
+    ------
+    HTTPException
+        The request is from another site or from a page of an earlier start, or its body is not
+        JSON or too large.
+    """
+    headers, host = request.headers, request.headers.get("host", "").lower()
+    if headers.get("origin", f"http://{host}").lower() != f"http://{host}":
+        raise HTTPException(403, "Requests of other sites are not answered.")
+    token = headers.get("x-rag-eval-token", "").encode("utf-8", "surrogatepass")
+    if not secrets.compare_digest(token, page_token.encode()):
+        raise HTTPException(403, "This page is from an earlier start of the viewer; reload it.")
+    if headers.get("content-type", "").lower() != "application/json":
+        raise HTTPException(415, "The content type must be application/json.")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY:
+            raise HTTPException(413, f"At most {MAX_BODY} bytes are accepted.")
+    return bytes(body)
 
 
 class ReviewDesk:
@@ -66,7 +93,7 @@ class ReviewDesk:
     async def decide(self, request: Request) -> Response:
         """Answer POST /decide after the files of the gold set are written."""
         try:
-            change = _Decision.model_validate_json(await read_change(request, self._page_token))
+            change = _Decision.model_validate_json(await _read_change(request, self._page_token))
         except ValidationError:
             fields = ", ".join(_Decision.model_fields)
             raise HTTPException(400, f"Accepted is a JSON object of {fields}.") from None
@@ -82,10 +109,6 @@ class ReviewDesk:
         return JSONResponse({"decision": change.decision})
 
 
-def create_review(desk: ReviewDesk, token: str | None, port: int) -> Starlette:
-    """Make the application of the review page, which only this machine can reach.
-
-    `token` and `port` as in `create_app`.
-    """
-    access = None if token is None else Access(token, port)
-    return guard(desk.routes, access, list_hosts((), beyond_loopback=False))
+def create_review(desk: ReviewDesk) -> Starlette:
+    """Make the application of the review page."""
+    return guard(desk.routes)

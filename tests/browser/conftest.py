@@ -140,8 +140,8 @@ def serve(tmp_path) -> Iterator[Callable[..., Viewer]]:
     """Start `rag-eval view` over a writable copy of an evaluated project; end it after the test."""
     started: list[Viewer] = []
 
-    def start(evaluated: Evaluated, *options: str) -> Viewer:
-        made = Viewer(evaluated, tmp_path / f"viewed-{len(started)}", *options)
+    def start(evaluated: Evaluated) -> Viewer:
+        made = Viewer(evaluated, tmp_path / f"viewed-{len(started)}")
         started.append(made)
         return made
 

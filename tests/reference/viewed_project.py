@@ -16,14 +16,10 @@ from cli_project import CONFIG, PAGES, Project, set_apart
 from starlette.testclient import TestClient
 
 from rag_eval.core.settings import Settings
-from rag_eval.storage.sql import FILE_NAME, SqlStore
-from rag_eval.uncertainty.outcomes import OutcomeStore
 from rag_eval.viewer.app import create_app
 
 PORT = 7777
 OURS = f"http://127.0.0.1:{PORT}"
-RETRIEVAL = {"query_id": "again", "paraphrase_id": "original", "seed": 13, "strategy": "bm25"}
-_TOKEN = re.compile(r'<meta name="rag-eval-token" content="([^"]+)">')
 
 
 def evaluate(root: Path, tracking: str) -> Project:
@@ -39,7 +35,7 @@ def evaluate(root: Path, tracking: str) -> Project:
 
 
 class Viewed:
-    """A home with one kept run that has claims and data of the explorer."""
+    """A home with one kept run that has data of the explorer."""
 
     def __init__(self, evaluated: Project, root: Path) -> None:
         self.home = root / "home"
@@ -50,7 +46,6 @@ class Viewed:
         folders = {
             name: self.home / "artifacts" / name / key for name, key in kept["artifacts"].items()
         }
-        self.claims = folders["miss_rate_claims"] / "claims.parquet"
         self.explorer = folders["explorer"]
 
     @property
@@ -65,47 +60,14 @@ class Viewed:
         path = self.file if run_id is None else self.home / "runs" / f"{run_id}.json"
         path.write_text(json.dumps(kept), encoding="utf-8")
 
-    def client(self, **how: Any) -> TestClient:
+    def client(self) -> TestClient:
         """Return a client in this process; an error of the application becomes a response."""
         return TestClient(
-            create_app(self.settings, **how),
+            create_app(self.settings),
             base_url=OURS,
             raise_server_exceptions=False,
             follow_redirects=False,
         )
-
-    def said(
-        self, feedback: str = "something_missing", note: str = "", **more: Any
-    ) -> dict[str, Any]:
-        return {"run_id": self.run_id, **RETRIEVAL, "feedback": feedback, "note": note, **more}
-
-    def outcomes(self) -> OutcomeStore:
-        return OutcomeStore(SqlStore(self.home / FILE_NAME))
-
-    def given(self) -> list[dict[str, Any]]:
-        """Return all rows of feedback, the oldest first."""
-        return self.outcomes().history(gold_source="user_feedback").to_dict("records")
-
-
-def page_token(client: "httpx.Client") -> str:
-    found = _TOKEN.search(client.get("/").text)
-    assert found is not None
-    return found[1]
-
-
-def give(client: "httpx.Client", body: Any, **headers: str) -> httpx.Response:
-    """Send feedback as the viewer's page does."""
-    return client.post(
-        "/feedback",
-        content=json.dumps(body),
-        headers={
-            "Content-Type": "application/json",
-            "X-Rag-Eval-Token": page_token(client),
-            "Origin": str(client.base_url).rstrip("/"),
-            "Sec-Fetch-Site": "same-origin",
-            **headers,
-        },
-    )
 
 
 class Server:
@@ -149,15 +111,14 @@ class Server:
             self.said.append(line)
         found = re.search(r"http://\S+", "".join(self.said))
         assert found is not None
-        self.link = found[0]
-        self.address = self.link.partition("?")[0].rstrip("/")
+        self.address = found[0].rstrip("/")
 
     def wait(self) -> None:
         """Wait up to 60 s until the server answers."""
         until = time.monotonic() + 60
         while True:
             try:
-                assert httpx.get(f"{self.address}/healthz", timeout=10).status_code == 200
+                assert httpx.get(f"{self.address}/assets/viewer.css", timeout=10).status_code == 200
             except httpx.TransportError:
                 assert time.monotonic() < until
                 time.sleep(0.05)

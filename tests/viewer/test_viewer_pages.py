@@ -34,8 +34,7 @@ def test_hostile_texts_are_shown_as_texts(viewed, template):
         update=dict.fromkeys(("gold_set", "timestamp", "primary", "index_hash", "level"), HOSTILE)
     )
     run.strategies[HOSTILE] = run.strategies["bm25"]
-    more = {"n_runs": 2, "read_only": False, "token": "t"}
-    more |= {"explorer": False, "feedback": False, "why_no_feedback": ""}
+    more = {"n_runs": 2, "explorer": False}
     made = render(
         template, run=run, rows=[("20260101T000000001Z-00000000", run)], **more
     ).body.decode()
@@ -122,19 +121,9 @@ def test_the_page_of_a_run_holds_the_explorer(viewed):
     attributes = dict(found.attributes)
     assert attributes["data-source"] == "fetch"
     assert attributes["data-base"] == f"/runs/{viewed.run_id}/"
-    assert attributes["data-feedback"] == "on"
     assert ("src", "/assets/explorer.js") in found.attributes
     assert "noscript" in found.elements
     assert not [name for name, _ in found.attributes if name.startswith("on") or name == "style"]
-
-
-def test_read_only_pages_say_so(viewed):
-    client = viewed.client(read_only=True)
-    page = client.get(f"/runs/{viewed.run_id}/").text
-    assert 'data-feedback="off"' in page
-    assert "read-only" in page
-    assert "read-only" in client.get("/").text
-    assert "rag-eval-token" not in page
 
 
 def test_parts_are_sent_as_they_are_stored(viewed):
@@ -199,7 +188,7 @@ def test_an_empty_home_has_a_page_too(tmp_path):
     from rag_eval.viewer.app import create_app
 
     client = TestClient(
-        create_app(Settings(home=tmp_path / "none"), read_only=True),
+        create_app(Settings(home=tmp_path / "none")),
         base_url="http://127.0.0.1:7777",
     )
     assert "No run is kept" in client.get("/").text

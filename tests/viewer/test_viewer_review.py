@@ -6,12 +6,12 @@ import threading
 
 import pytest
 from starlette.testclient import TestClient
-from viewed_project import OURS, PORT
+from viewed_project import OURS
 
 from rag_eval.core.settings import Settings
 from rag_eval.gold.scaffold import init_gold_set
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.viewer.review import ReviewDesk, create_review
+from rag_eval.viewer.review import MAX_BODY, ReviewDesk, create_review
 
 HOSTILE = "<script>alert(1)</script>"
 MANUAL = {
@@ -36,7 +36,7 @@ def review(tmp_path):
     places = {"home": tmp_path / "home", "corpus_roots": [tmp_path / "docs"]}
     settings = Settings.model_validate({**places, "gold_sets": folder.parent})
     desk = ReviewDesk(open_gold_set(folder, settings))
-    return folder, TestClient(create_review(desk, None, PORT), base_url=OURS)
+    return folder, TestClient(create_review(desk), base_url=OURS)
 
 
 def decide(client, place, decision="accept", text="How?", **headers):
@@ -127,6 +127,9 @@ def test_two_writers_at_once_lose_nothing(review):
         ({"Origin": "http://elsewhere.example"}, 403),
         ({"X-Rag-Eval-Token": "x"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"text": "x" * MAX_BODY}, 413),
     ],
 )
 def test_what_cannot_be_is_refused(review, change, status):
