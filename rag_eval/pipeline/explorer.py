@@ -24,7 +24,6 @@ from rag_eval.measures.run_scores import (
 from rag_eval.pipeline.answer_stages import Answered
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
-from rag_eval.pipeline.measure_stages import StabilityMeasures
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Result, Work
 from rag_eval.pipeline.runs import ScoredRuns
@@ -44,7 +43,6 @@ from rag_eval.reporting.questions import (
     packed,
     rounded,
     short_name,
-    texts_or_null,
 )
 from rag_eval.reporting.tables import visible
 from rag_eval.storage.artifacts import Artifact, Parts
@@ -229,17 +227,12 @@ def _find_gold(
 # ---- Answers: outcome, text and each citation with its verdict. `Outgoing` limits source text.
 
 
-def _list_answers(
-    runs: ScoredRuns, answered: Answered | None
-) -> tuple[dict[str, Json], pd.DataFrame]:
-    """List the answers by query id, and their columns of the table of questions."""
-    ids = runs.gold.queries["query_id"]
+def _describe_answers(answered: Answered | None) -> dict[str, Json]:
+    """Describe the answers by query id."""
     if answered is None:
-        names = ["outcome", "n_correct", "n_cited", "groundedness"]
-        return {}, pd.DataFrame(None, index=ids, columns=names)
-    figures = answered.measures.per_question.set_index("query_id").reindex(ids)
+        return {}
+    figures = answered.measures.per_question.set_index("query_id")
     has_gold = figures["n_gold"] > 0
-    figures = figures.assign(n_correct=figures["n_correct"].where(has_gold))
     verdicts, entries = answered.citations.citations, dict[str, Json]()
     by_query = dict(iter(verdicts.groupby("query_id")))
     for answer in answered.answers.answers:
@@ -265,7 +258,7 @@ def _list_answers(
                 for span, quote, code, correct in cited
             ],
         }
-    return entries, figures
+    return entries
 
 
 # ---- Parts of questions: wordings, gold, ranked units of every retrieval, and the answer.
@@ -279,7 +272,6 @@ class Explored:
     corpus_snapshot: CorpusSnapshot
     corpus_chunks: CorpusChunks
     evidence_trust: EvidenceTrust
-    stability_measures: StabilityMeasures
     miss_rate_claims: Result
     missed_questions: MissedQuestions
     answered: Answered | None
@@ -383,7 +375,7 @@ def _write_questions(
 # ---- The summary: the table of questions, and what the page says about the run.
 
 
-def _summarize(data: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) -> Json:
+def _summarize(data: Explored, retrievals: pd.DataFrame) -> Json:
     """Write the summary without the comparison with the previous run.
 
     A column of the table of questions has one value for each question, or a list of them for each
@@ -401,30 +393,22 @@ def _summarize(data: Explored, retrievals: pd.DataFrame, answers: pd.DataFrame) 
 
     by_question = retrievals.groupby(["s", "question"])
     first = retrievals[retrievals["is_first"]].set_index(["s", "question"])
-    states = data.stability_measures.per_query.pivot_table(
-        "lambda_state", "strategy", "query_id", "first"
-    )
-    states = states.reindex(index=names, columns=queries["query_id"])
-    is_known = pd.Series(runs.gold_variants.answerable_known, queries.index)
     questions = {
         "id": [visible(query_id) for query_id in queries["query_id"]],
         "text": [line(text, MAX_QUESTION) for text in queries["text"]],
-        "tags": [list(dict.fromkeys(map(short_name, map(str, tags)))) for tags in queries["tags"]],
-        "answerable": queries["answerable"].astype(object).where(is_known, None).tolist(),
         "value": [rounded(row) for row in values_of(runs)],
         "first": numbers(first["first"]),
         "hits": numbers(by_question["hit"].sum(min_count=1)),
         "runs": numbers(by_question.size()),
-        "lost": [texts_or_null(row) for row in table(_lost_steps(data))],
+        "lost": [
+            [step if isinstance(step, str) else None for step in row]
+            for row in table(_lost_steps(data))
+        ],
         "miss": numbers(first["miss_rate"]),
         "status": [
             [status if isinstance(status, str) else "absent" for status in row]
             for row in table(first["status"])
         ],
-        "state": [texts_or_null(row) for row in states.to_numpy()],
-        "outcome": texts_or_null(answers["outcome"]),
-        "correct": rounded(answers["n_correct"]),
-        "cited": rounded(answers["n_cited"]),
     }
     return {
         "gold_set": config.name,
@@ -499,7 +483,7 @@ def _keep_questions(work: Work, data: Explored) -> Artifact:
         data.evidence_trust,
     )
     identity = [
-        *(result.id for result in (*results, data.stability_measures, data.miss_rate_claims)),
+        *(result.id for result in (*results, data.miss_rate_claims)),
         data.missed_questions.id,
         *(run.id for run in runs.runs.values()),
         data.answered and data.answered.ids,
@@ -514,8 +498,8 @@ def _keep_questions(work: Work, data: Explored) -> Artifact:
             retrievals = _list_retrievals(
                 runs, wordings, data.miss_rate_claims.artifact.frame("claims")
             )
-            answers, columns = _list_answers(runs, data.answered)
-            parts: dict[str, object] = {"base": _summarize(data, retrievals, columns)}
+            parts: dict[str, object] = {"base": _summarize(data, retrievals)}
+            answers = _describe_answers(data.answered)
             questions = _write_questions(data, wordings, retrievals, answers)
             for part in iter(lambda: list(itertools.islice(questions, PER_PART)), []):
                 parts[f"questions-{len(parts) - 1:04d}{PACKED}"] = packed(part)

@@ -129,7 +129,6 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
         results.get(CorpusSnapshot),
         results.get(CorpusChunks),
         results.get(EvidenceTrust),
-        stability,
         results.get(MissRateClaims),
         results.get(MissedQuestions),
         find_answered(results),

@@ -113,13 +113,6 @@ def marked(text: str, spans: Sequence[tuple[int, int]], limit: int = SNIPPET_CHA
     return pieces
 
 
-def texts_or_null(values: npt.ArrayLike) -> list[str | None]:
-    """Return texts, and null for empty texts and other values."""
-    return [
-        value if isinstance(value, str) and value else None for value in np.asarray(values, object)
-    ]
-
-
 N_LOOK_FIRST: Final = 3
 """Number of questions that the report names first."""
 

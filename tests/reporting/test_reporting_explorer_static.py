@@ -5,11 +5,8 @@ import shutil
 import subprocess
 from importlib.resources import files
 from pathlib import Path
-from typing import get_args
 
 import pytest
-
-from rag_eval.uncertainty.outcome_records import MAX_NOTE, Feedback
 
 ASSETS = files("rag_eval.reporting.html") / "assets"
 SCRIPTS = ("explorer.js", "downloads.js")
@@ -48,7 +45,6 @@ def test_the_explorer_fetches_from_its_own_server_only_and_links_tell_nothing() 
     code = source("explorer.js")
     assert re.findall(r"fetch\(([^,]+),", code) == [
         "root.dataset.base + 'explorer/' + name + '.json'",
-        "'/feedback'",
     ]
     assert code.count("href: address") == 1
     assert "href: address, target: '_blank', rel: 'noopener noreferrer nofollow'" in code
@@ -61,17 +57,6 @@ def test_downloads_fetch_nothing() -> None:
 @pytest.mark.parametrize("name", ["explorer.css"])
 def test_styles_ask_for_no_file(name: str) -> None:
     assert re.findall(r"url\(|@import|@font-face|expression\(|</style", source(name)) == []
-
-
-def test_feedback_offers_every_saying() -> None:
-    body = re.search(r"const SAYINGS = \[\n(.*?)\n  \]", source("explorer.js"), re.DOTALL)
-    assert body is not None
-    names = re.findall(r"^    \['(\w+)', '", body[1], re.MULTILINE)
-    assert set(names) == set(get_args(Feedback))
-
-
-def test_notes_are_as_long_as_an_outcome_takes_them() -> None:
-    assert f"const MAX_NOTE = {MAX_NOTE};" in source("explorer.js")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
