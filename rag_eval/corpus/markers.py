@@ -51,9 +51,13 @@ _SEPARATOR = re.compile(
 )
 _SPLIT = re.compile(r"\s*+[,;]\s*+")
 _TAG = re.compile(rf"{_LABEL}\s*+[:#]?\s*+", re.IGNORECASE)
+_STATED_IN = (
+    "as (?:(?:also )?(?:stated|described|noted|mentioned|shown|reported|explained|indicated|given"
+    "|documented|found|outlined|discussed|specified|seen) (?:in|by)|per)"
+)
 _LEAD = (
-    r"(?:according to|based on|as (?:stated|described|noted|mentioned|shown|reported) (?:in|by)"
-    r"|laut|gemäß|selon|d['’]après|según|secondo|segundo|согласно|根据|根據|据)"
+    rf"(?:according to|based on|{_STATED_IN}|laut|gemäß|selon|d['’]après|según|secondo|segundo"
+    r"|de acordo com|согласно|根据|根據|据)"
 )
 _ARTICLE = r"(?:\s*+\b(?:the|le|la|l['’]|el|il|lo|o|a|dem|der))?\s*+"
 _IN_PARENTHESES = re.compile(
@@ -90,6 +94,14 @@ def _parse(inside: str, names: Names) -> list[Range] | None:
 
 _SUPER = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _DIGITS = str.maketrans(_SUPER, "0123456789")
+_BARE = (
+    rf"{_TAGGED}{_NUMBER}(?:(?:[ \t]*+,|[ \t]*+,?[ \t]*+\b(?:{_AND})\b)[ \t]*+{_TAGGED}{_NUMBER})*+"
+    r"(?![A-Za-z\d]|\.\d)"
+)
+_BARE_LIST = (
+    r"(?<![^\W_])(?:sources|documents|docs|passages|contexts)\s++"
+    rf"{_NUMBER}(?:\s*+,\s*+{_NUMBER})*+(?:,?\s*+(?:and|to)\s++{_NUMBER}|{_DASH}{_NUMBER})"
+)
 _CODE = (
     r"(?P<fence>```|~~~).*?(?:(?P=fence)|\Z)|(?P<ticks>`[^`\n]++`)"
     r"|(?P<indented>\n[ \t\r]*+\n(?:(?: {4}|\t)[^\n]*+(?:\n[ \t\r]*+(?=\n))*+(?:\n|\Z))++)"
@@ -101,11 +113,23 @@ _SCAN = re.compile(
     rf"|<(?P<tag>cite|sup|ref|source|citation)\b[^<>\n]{{0,100}}>(?P<html>[^<>\n]{{1,{_INSIDE}}})</(?P=tag)>"
     rf"|[(（](?P<round>[^()（）\n]{{1,{_INSIDE}}})[)）]"
     rf"|(?P<super>[{_SUPER}]{{1,3}}+(?:[,⸴ ]{{1,2}}[{_SUPER}]{{1,3}}+){{0,9}}+)(?![⁺⁻\w])"
+    rf"|(?P<bare>{_BARE_LIST}|{_BARE})"
     r"|(?P<private>\ue200[^\ue200\ue201\n]{1,200}\ue201)",
     re.IGNORECASE | re.DOTALL,
 )
 _LOOK_BACK = 40
 _LEADS = re.compile(rf"(?:(?<![^\W_])|(?<=[\s,(]))(?P<lead>{_LEAD}{_ARTICLE})$", re.IGNORECASE)
+_WEAK_LEADS = re.compile(
+    rf"(?<![^\W_])(?P<lead>(?:in|from|per|by|see|with|im|in|dans|en|nel|no)\b{_ARTICLE})$",
+    re.IGNORECASE,
+)
+_STATES = re.compile(
+    r"\s++(?:(?:also|clearly|further)\s)?(?:states?|says?|notes?|mentions?|reports?|explains?|shows?"
+    r"|indicates?|confirms?|adds?|specif(?:y|ies)|besagt|dit|dice|afirma)"
+    r"(?:\s++(?:that|que|che)\b|\s*+,\s*+dass\b|:)\s*+"
+    r"|\s*+(?:によると|によれば|에 따르면)[、,]?\s*+",
+    re.IGNORECASE,
+)
 _STARTS = re.compile(
     rf"(?:^|[\n.!?…:。！？।॥؟۔։።]|\n[^\S\n]*(?:{ITEM}))[\s*_>\"“(]*$", re.IGNORECASE
 )
@@ -183,6 +207,8 @@ def _read(text: str, match: re.Match[str], names: Names, n_sources: int | None) 
         is_mark = is_behind_word and not _POWER_BEFORE.search(before)
         digits = match["super"].translate(_DIGITS).replace("⸴", ",")
         reading = _parse(digits, names) if is_mark else None, False
+    elif match["bare"]:
+        reading = _parse(match["bare"], names), False
     elif match["round"]:
         reading = _read_parenthesis(match["round"].strip(), before, names)
     elif match["html"]:
@@ -215,18 +241,32 @@ def _read_parenthesis(inside: str, before: str, names: Names) -> _Reading:
     return None, is_labelled and _RESEMBLES.match(content) is not None
 
 
-def _widen(text: str, match: re.Match[str], ranges: list[Range]) -> _Mark:
-    """Take "According to" before a marker, with the comma behind it, into the marker."""
+def _widen(text: str, match: re.Match[str], ranges: list[Range]) -> _Mark | None:
+    """Take "According to ... ," before a marker and "... states that" behind it into the marker.
+
+    Returns None for a bare "document 1" without such words.
+    """
     start, end = match.span()
-    lead = _LEADS.search(text[max(start - _LOOK_BACK, 0) : start])
-    if lead is None:
-        return _Mark(start, end, ranges)
-    at = start - len(lead["lead"])
-    if _STARTS.search(text[max(at - _LOOK_BACK, 0) : at]):
+    low = max(start - _LOOK_BACK, 0)
+    before = text[low:start] if low else f"\n{text[:start]}"
+    shift = start - len(before)
+    lead = _LEADS.search(before) or (_WEAK_LEADS.search(before) if match["bare"] else None)
+    at = shift + lead.start("lead") if lead else start
+    starts = _STARTS.search(before[: at - shift]) is not None
+    states = _STATES.match(text, end) if starts and not lead else None
+    if lead and (suffix := _STATES.match(text, end)) and "に" in suffix[0]:
+        states = suffix
+    if match["bare"] and not lead and not states:
+        return None
+    if states:
+        return _Mark(at, states.end(), ranges, starts_sentence=True)
+    if lead and starts:
         # The pattern of a comma may be empty, so it always matches.
         return _Mark(at, _COMMA.match(text, end).end(), ranges, starts_sentence=True)  # type: ignore[union-attr]
-    comma = re.search(r"[,，、]?\s*$", text[max(at - 4, 0) : at])
-    return _Mark(at - len(comma[0]) if comma else at, end, ranges)
+    if lead:
+        comma = re.search(r"[,，、]?\s*$", text[max(at - 4, 0) : at])
+        return _Mark(at - len(comma[0]) if comma else at, end, ranges)
+    return _Mark(start, end, ranges)
 
 
 _COMMA = re.compile(r"[^\S\n]*+[,:，、]?[^\S\n]*+")
@@ -379,7 +419,9 @@ def _read_number(entry: re.Match[str]) -> int:
 
 # ---- The markers of a text
 
-_HINT = re.compile(rf"[\[【［〔(（<\n\ue200{_SUPER}]|\b(?:sources?|quellen?):", re.IGNORECASE)
+_HINT = re.compile(
+    rf"[\[【［〔(（<\n\ue200{_SUPER}]|\b(?:sources?|quellen?):|{_TAGGED}{_NUMBER}", re.IGNORECASE
+)
 _BLANKS = re.compile(r"(?:[ \t]*:)?[ \t]*")
 _OPENERS = "(“‘«「『"
 _LIST_ABOVE = re.compile(rf"(?:^|\n)[^\S\n]*(?:(?:{ITEM})|[ \t])[^\n]*$")
@@ -429,9 +471,9 @@ def _scan(
         if mark is not None and left >= 0:
             yield mark
             at = mark.end
-        elif mark or resembles:
+        elif mark or resembles or (match["bare"] and match[0][0].isupper()):
             unread.append((start, match[0]))
-        else:
+        elif not match["bare"]:
             at = start + 1
 
 
@@ -474,7 +516,7 @@ def remove_marks(text: str) -> str:
 
     Examples
     --------
-    >>> remove_marks("According to [1], terns fly far【2†source】.")
+    >>> remove_marks("According to document 1, terns fly far【2†source】.")
     'Terns fly far.'
     """
     return _find(text, {}, None)[0].text

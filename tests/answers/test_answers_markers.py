@@ -122,6 +122,7 @@ OTHERS = [
         ["[Source: other.md]", "(Document 1 of 5)"],
     ),
     ("It is \ue200cite\ue202turn0search1\ue201.", [], ["\ue200cite\ue202turn0search1\ue201"]),
+    ("Whereas Document 1 is long.", [], ["Document 1"]),
     ("Smith wrote it [Smith 2020].", [], []),
 ]
 

@@ -227,7 +227,7 @@ def test_citations_of_real_systems(shared_data, tmp_path):
     outcomes = [one.outcome for one in answers]
     assert len(answers) == 436
     assert (outcomes.count("not_found"), outcomes.count("answered")) == (1, 435)
-    assert sum(len(one.citations) for one in answers) == 2675  # each once in a segment
+    assert sum(len(one.citations) for one in answers) == 2684  # each once in a segment
     assert sum(span.evidence < 0 for one in answers for span in one.citations) == 2
     for output, one in zip(outputs, answers, strict=True):
         numbers = {int(number) for number in re.findall(r"\[(\d+)\]", output.answer)}
