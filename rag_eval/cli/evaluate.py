@@ -28,6 +28,11 @@ from rag_eval.cli.app import (
 from rag_eval.core.errors import format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rag_eval.core.settings import Settings
+    from rag_eval.corpus.loading import LoadedCorpus
+    from rag_eval.gold.scaffold import Question
     from rag_eval.pipeline.evaluation import Evaluation
     from rag_eval.pipeline.stages import Outcome
 
@@ -73,6 +78,44 @@ def lint(
         raise typer.Exit(ERROR)
 
 
+def _draft_by_endpoint(settings: "Settings") -> "Callable[[LoadedCorpus], list[Question]]":
+    """Let the first chat endpoint of the settings draft the questions."""
+    from rag_eval.answers.chat import ChatCache, ChatClient
+    from rag_eval.core.errors import InputError
+    from rag_eval.core.types import ChatError, Message, Reply
+    from rag_eval.gold.scaffold import MAX_DRAFTS, ask_for_drafts
+    from rag_eval.storage.sql import open_store
+
+    if not settings.endpoints:
+        message, accepted = "no chat endpoint is configured", "an entry of endpoints, see docs"
+        raise InputError.of(
+            "no_endpoint", message, "settings.toml", field="endpoints", accepted=accepted
+        )
+    name, endpoint = next(iter(settings.endpoints.items()))
+    client = ChatClient(endpoint, ChatCache(open_store(settings)))
+
+    def draft(corpus: "LoadedCorpus") -> "list[Question]":
+        title = f"Drafts by endpoint {name}, model {endpoint.model}"
+        with progress_for().step(title, MAX_DRAFTS, "passages") as advance:
+
+            def ask(messages: "Sequence[Message]") -> "Reply":
+                reply = client.ask(messages)
+                advance(1)
+                return reply
+
+            try:
+                drafts, dropped = ask_for_drafts(corpus, ask, endpoint.concurrency)
+            except ChatError as error:
+                raise InputError.of(
+                    f"endpoint_{error.code}", str(error), field=f"endpoints.{name}"
+                ) from None
+        for reason, count in dropped.items():
+            typer.echo(f"{count} replies were dropped: {reason}", err=True)
+        return drafts
+
+    return draft
+
+
 @app.command()
 def init(
     name: Annotated[
@@ -89,13 +132,17 @@ def init(
             "passages drawn at random."
         ),
     ] = None,
+    llm: Annotated[
+        bool,
+        typer.Option("--llm", help="Let the first chat endpoint of the settings draft questions."),
+    ] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
     """Start a gold set over your own documents: a configuration and passages to ask about."""
     with report_errors():
         settings = open_settings(home, None, gold_sets)
-        from rag_eval.core.errors import InputError, quoted
+        from rag_eval.core.errors import InputError
         from rag_eval.core.settings import SETTINGS_FILE
         from rag_eval.gold.configuration import gold_set_name, is_below
         from rag_eval.gold.scaffold import (
@@ -116,14 +163,19 @@ def init(
                 found=str(docs.resolve()),
                 accepted="the folder in the variable, or no such variable",
             )
-        ask = draw_drafts if gold is None else functools.partial(read_questions, gold)
-        count, broken = init_gold_set(folder, docs, ask)
+        if gold is not None and llm:
+            message = "give --gold or --llm, not both"
+            raise InputError.of("bad_arguments", message, field="--llm")
+        ask = _draft_by_endpoint(settings) if llm else draw_drafts
+        if gold is not None:
+            ask = functools.partial(read_questions, gold)
+        count, skipped = init_gold_set(folder, docs, ask)
         if not is_listed:
             list_corpus_root(Path(SETTINGS_FILE), docs)
     what = "drafts" if gold is None else f"questions of {gold}"
     typer.echo(f"wrote {folder} with {count} {what}")
-    for path, reason in sorted(broken.items()):
-        typer.echo(f"skipped {quoted(path)}: {reason}")
+    for line in skipped:
+        typer.echo(f"skipped {line}")
     if not is_listed:
         typer.echo(
             f"added {docs.resolve()} to corpus_roots in {SETTINGS_FILE}: gold sets may read files "

@@ -27,6 +27,7 @@ SCENARIOS = (
     "obeying",  # obeys the evidence and forgets the contract
     "obeying_in_form",  # obeys the evidence and keeps the contract
     "error_reply",
+    "drafting",  # asks what the last paragraph of a passage says
 )
 """Behaviours of the model; the methods `play_...` are behaviours of the server."""
 FABRICATED_TOKEN = "no_such_document.md:1-3"
@@ -126,6 +127,9 @@ class FakeLLM:
 
     def answer(self, name: str, messages: Messages, before: int) -> str:
         """Return the text that the model writes."""
+        if name == "drafting":
+            quote = json.loads(messages[-1]["content"]).strip().split("\n\n")[-1]
+            return json.dumps({"question": f"What about {quote.split()[-1]}?", "quote": quote})
         passages = self.passages(messages)
         token, text = passages[0] if passages else ("", "")
         sentence = first_sentence(text)
