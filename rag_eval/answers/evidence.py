@@ -270,6 +270,16 @@ def apply_override(config: Answers, override: AnswerOverride | None) -> Answers:
     return config.model_copy(update=changes)
 
 
+def list_questions(
+    config: Answers, queries: pd.DataFrame, overrides: Mapping[str, AnswerOverride]
+) -> list[Question]:
+    """List the questions of a gold set, each with the settings of its answer."""
+    return [
+        Question(query_id, text, apply_override(config, overrides.get(query_id)))
+        for query_id, text in queries[["query_id", "text"]].itertuples(index=False, name=None)
+    ]
+
+
 # ---- Preflights: `retrieve`, `grep` and `section`
 
 Retriever = Callable[[str, int], RetrievalResult | None]

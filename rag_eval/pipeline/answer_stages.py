@@ -1,41 +1,32 @@
 """Stages of the answers: answers, verdicts on citations, measures, files and traces."""
 
 import dataclasses
-import functools
-import itertools
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
-import numpy as np
 import pandas as pd
 from pydantic_core import to_jsonable_python
 
 from rag_eval.answers.answering import AbortedError, Rejected, Tools, answer_questions
-from rag_eval.answers.chat import ChatCache, ChatClient, Usage
+from rag_eval.answers.chat import AnswerUsage, ChatCache, ChatClient
 from rag_eval.answers.evidence import (
     Library,
     PreflightRecord,
-    Question,
     StoredRanking,
     StoredRetrieval,
-    apply_override,
+    list_questions,
     name_units,
     with_units,
 )
 from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import RecordedAnswers
-from rag_eval.answers.scoring import judge_faithfulness, score_answers
-from rag_eval.answers.verifier import Verifier, open_verifier
 from rag_eval.citations.checking import Payload, judge_citations
 from rag_eval.citations.payload import LiveIndex
 from rag_eval.core import config as settings_of
-from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import ProblemList
-from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS
-from rag_eval.core.records import AnswerFigure, Open
-from rag_eval.core.settings import Endpoint
+from rag_eval.core.frames import CITATIONS
+from rag_eval.core.records import Open
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
     Answer,
@@ -43,20 +34,10 @@ from rag_eval.core.types import (
 from rag_eval.corpus.analyzer import count_documents
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.gold_report import LintWarning, report_warnings
-from rag_eval.measures.answers import (
-    Faithfulness,
-    RetrievalGap,
-    UnsupportedSentence,
-    VerifierPart,
-    answer_figures,
-)
-from rag_eval.measures.citation_support import SentenceSupport
-from rag_eval.measures.run_scores import GoldArrays
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
-    Results,
     Stage,
     Work,
     file_part,
@@ -64,9 +45,7 @@ from rag_eval.pipeline.runner import (
     json_part,
 )
 from rag_eval.pipeline.runs import StrategyRun
-from rag_eval.reporting.metrics_report import name_unsupported, report_gaps
 from rag_eval.retrieval.service import Payloads
-from rag_eval.storage.artifacts import Parts
 from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.sql import open_store
@@ -92,14 +71,6 @@ class AnswerFacts:
     model: str
     warnings: list[LintWarning]
     abstain_below: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class AnswerUsage(Usage):
-    """Usage of the endpoint in this run; `cost_per_1k` is the uncached cost of 1,000 questions."""
-
-    n_questions: int
-    cost_per_1k: float
 
 
 class AnswerSet(Result):
@@ -139,34 +110,20 @@ class AnswerSet(Result):
         return {"answers": part, "gold": {"warnings": facts.warnings}}
 
 
-def _has_answers(config: GoldSetConfig) -> bool:
+def has_answers(config: GoldSetConfig) -> bool:
     """Tell whether a gold set configures answers."""
     return config.answers is not None
 
 
-def _answers_config(config: GoldSetConfig) -> settings_of.Answers:
+def answers_of(config: GoldSetConfig) -> settings_of.Answers:
+    """Return the configuration of the answers, which must be there."""
     if config.answers is None:
         raise RuntimeError("the gold set configures no answers")
     return config.answers
 
 
-def list_questions(config: GoldSetConfig, gold: GoldVariants) -> list[Question]:
-    """List the questions of a gold set, each with the settings of its answer."""
-    answers, rows = _answers_config(config), gold.queries[["query_id", "text"]]
-    return [
-        Question(query_id, text, apply_override(answers, gold.overrides.get(query_id)))
-        for query_id, text in rows.itertuples(index=False, name=None)
-    ]
-
-
 def _join_lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
-
-
-def _make_extractor(answers: settings_of.Answers, chunks: pd.DataFrame) -> Extractive:
-    """Make the extractive answerer of the corpus."""
-    indexed = (chunks["title"] + " " + chunks["text"]).str.strip().tolist()
-    return Extractive(count_documents(indexed), answers.abstain_below)
 
 
 def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
@@ -175,8 +132,9 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     Returns AGAIN when a model answers or a plug-in is configured. A repeated stage takes known
     replies from the cache and repeats failed requests. The code of a plug-in may have changed.
     """
-    answers = _answers_config(work.config)
-    modes = {question.settings.mode for question in list_questions(work.config, gold_variants)}
+    answers = answers_of(work.config)
+    asked = list_questions(answers, gold_variants.queries, gold_variants.overrides)
+    modes = {question.settings.mode for question in asked}
     if "llm" in modes or answers.validators or answers.postprocessors:
         return AGAIN
     path = work.base / (answers.recorded or "")
@@ -192,7 +150,7 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
         "corpus.has_whole_documents",
     ),
     outside=_identify_answers,
-    configured=_has_answers,
+    configured=has_answers,
 )
 def answer_gold_set(
     work: Work,
@@ -207,9 +165,9 @@ def answer_gold_set(
     Raises InputError if a mode, validator, endpoint or file cannot be used, or if a question has no
     evidence and `strict_fail_on_empty_evidence` is on.
     """
-    config, answers = work.config, _answers_config(work.config)
+    config, answers = work.config, answers_of(work.config)
     strategy = answers.strategy or config.primary_strategy
-    questions = list_questions(config, gold_variants)
+    questions = list_questions(answers, gold_variants.queries, gold_variants.overrides)
     modes = {question.settings.mode for question in questions}
     documents, chunks = corpus_snapshot.documents, admitted_chunks.chunks
     run, analyzer = runs[strategy], admitted_chunks.about.analyzer
@@ -225,7 +183,8 @@ def answer_gold_set(
         endpoint = work.settings.find_endpoint(answers.endpoint, "answers.endpoint")
         chat = ChatClient(endpoint, ChatCache(open_store(work.settings)))
     if "deterministic" in modes:
-        extract = _make_extractor(answers, chunks)
+        indexed = (chunks["title"] + " " + chunks["text"]).str.strip().tolist()
+        extract = Extractive(count_documents(indexed), answers.abstain_below)
     payloads: dict[str, list[Payload | None]] = {}
     warnings = ProblemList()
     if "recorded" in modes and answers.recorded is not None:
@@ -252,13 +211,8 @@ def answer_gold_set(
         except AbortedError as error:
             write_text(work.evaluation.reports / ABORT_LOG, _join_lines(error.events))
             raise
-    usage = None
     # Leave token counts out of the hash, because they depend on the cached replies.
     hashed = [dataclasses.replace(answer, tokens_in=0, tokens_out=0) for answer in answered.answers]
-    if chat is not None:
-        paid = chat.usage()
-        per_1k = 1000 * (paid.cost + paid.saved_cost) / max(n, 1)
-        usage = AnswerUsage(**dataclasses.asdict(paid), n_questions=n, cost_per_1k=per_1k)
     return AnswerSet(
         answers=list(answered.answers),
         preflights=list(answered.preflights),
@@ -274,7 +228,7 @@ def answer_gold_set(
             warnings=report_warnings(warnings.listed(), work.base),
             abstain_below=None if extract is None else answers.abstain_below,
         ),
-        usage=usage,
+        usage=None if chat is None else chat.usage_of(n),
     )
 
 
@@ -309,7 +263,7 @@ class CitationSet(Result):
     "citations",
     "answers",
     reads=("answers.cross_section_allowed", "corpus.has_whole_documents"),
-    configured=_has_answers,
+    configured=has_answers,
     columns=CITATIONS,
 )
 def check_citations(
@@ -334,7 +288,7 @@ def check_citations(
             answers.stated,
             LiveIndex(documents, corpus_snapshot.sections, chunks, models, analyzer),
             (gold_variants.queries, gold_variants.spans),
-            section_pairs=_answers_config(work.config).cross_section_allowed,
+            section_pairs=answers_of(work.config).cross_section_allowed,
             has_corpus=work.config.corpus.has_whole_documents,
         )
     return CitationSet(
@@ -343,212 +297,3 @@ def check_citations(
         per_question=checked.per_question,
         about=CitationFacts(checked.codes, len(checked.records)),
     )
-
-
-# ---- Faithfulness by a judging model through ragas, behind FEATURE_RAGAS_EVAL
-
-NO_ANSWERS = "the gold set configures no answers"
-RAGAS_OFF = "FEATURE_RAGAS_EVAL is off"
-
-
-def _find_judge(work: Work) -> tuple[str, Endpoint]:
-    """Return name and endpoint of the judge; default: the endpoint of the answers."""
-    name = work.settings.ragas_endpoint or _answers_config(work.config).endpoint
-    return name or "", work.settings.find_endpoint(name, "ragas_endpoint")
-
-
-def _identify_models(work: Work, **_: object) -> object:
-    """Identify the judge of faithfulness, while FEATURE_RAGAS_EVAL is on, and the scorer."""
-    verifier = _open_verifier(work)
-    identities: list[object] = [None if verifier is None else verifier.identity]
-    if work.settings.feature_ragas_eval:
-        name, endpoint = _find_judge(work)
-        identities += [name, endpoint.base_url, endpoint.model]
-    return identities
-
-
-# ---- A verifier of sentences, where the gold set names one
-
-
-def _open_verifier(work: Work) -> Verifier | None:
-    name = _answers_config(work.config).verifier
-    if name is None:
-        return None
-    return open_verifier(name, work.settings, lambda: ChatCache(open_store(work.settings)))
-
-
-def _verify(
-    work: Work, verifier: Verifier, sentences: Sequence[str], evidence: Sequence[str]
-) -> FloatArray:
-    """Score sentences on their evidence, [n]; NaN where a verdict fails.
-
-    The scores of a model on this machine are stored. A chat endpoint has its stored replies.
-    """
-
-    def make() -> Parts:
-        before = verifier.failures.copy()
-        scores = verifier.score(sentences, evidence)
-        return {"scores": scores, "failures": dict(verifier.failures - before)}
-
-    if verifier.usage() is not None:
-        return np.asarray(make()["scores"])
-    identity = [verifier.identity, digest([list(sentences), list(evidence)])]
-    scored = work.keep("verified_sentences", identity, make)
-    if scored.reused:
-        verifier.failures.update(scored.json("failures"))
-    return scored.array("scores")
-
-
-# ---- Stage `answer_measures`
-
-
-@dataclasses.dataclass(frozen=True)
-class AnswerMeasureFacts:
-    """The answer measures in the form of the report."""
-
-    measures: list[AnswerFigure]
-    gap: RetrievalGap
-    outcomes: dict[str, int]
-    codes: dict[str, int]
-    faithfulness: Faithfulness
-    n_unsupported: int
-    unsupported: list[UnsupportedSentence]
-    verifier: VerifierPart | None = None
-
-
-CITATION_MEASURES: Final = (
-    "coverage",
-    *(
-        f"citation_{name}"
-        for name in ("precision", "recall", "match_rate", "validity_rate", "support")
-    ),
-)
-
-
-class AnswerMeasures(Result):
-    """Measures of the answers.
-
-    `per_question` has the counts of citations, coverage, outcome, groundedness, supported share,
-    citing sentences, gap and its reason. `unsupported` has the sentences that their citations do
-    not support, by query_id.
-    """
-
-    per_question: pd.DataFrame = frame_part()
-    unsupported: dict[str, list[SentenceSupport]] = json_part()
-    about: AnswerMeasureFacts = json_part()
-    verifier_usage: Usage | None = json_part(volatile=True, default=None)
-
-    def report_part(self, _: Work) -> dict[str, object]:
-        """Give the measures of answers and of citations, and the requests to the verifier."""
-        facts, cited = self.about, {"n_unsupported": self.about.n_unsupported}
-        of_answers, of_citations = (
-            [figure for figure in facts.measures if (figure.name in CITATION_MEASURES) == is_cited]
-            for is_cited in (False, True)
-        )
-        part = {name: getattr(facts, name) for name in ("outcomes", "codes", "gap", "faithfulness")}
-        if facts.verifier is not None:
-            part["verifier"] = facts.verifier
-        if self.verifier_usage is not None:
-            part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
-        return {
-            "answers": {"measures": of_answers, **part},
-            "citations": {"measures": of_citations, "unsupported": facts.unsupported, **cited},
-        }
-
-
-@Stage(
-    "answer_measures",
-    "measures",
-    stores=("chat",),
-    reads=(
-        *("answers.purpose", "answers.ragas_sample_rate", "answers.verifier", "measures"),
-        "settings.feature_ragas_eval",
-    ),
-    outside=_identify_models,
-    configured=_has_answers,
-    columns=ANSWER_MEASURES,
-)
-def measure_answers(
-    work: Work,
-    *,
-    answers: AnswerSet,
-    citations: CitationSet,
-    gold_variants: GoldVariants,
-    admitted_chunks: AdmittedChunks,
-) -> AnswerMeasures:
-    """Measure citations, groundedness, abstention and cost of the answers, and unused evidence."""
-    verifier = _open_verifier(work)
-    rows, gold = answers.answers, GoldArrays(gold_variants, admitted_chunks.names)
-    faithfulness = Faithfulness(value=None, why={"value": RAGAS_OFF})
-    if work.settings.feature_ragas_eval:
-        judge, rate = _find_judge(work), _answers_config(work.config).ragas_sample_rate
-        questions = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
-        with work.progress.step(f"Judging faithfulness with {judge[1].model}"):
-            faithfulness = judge_faithfulness(rows, questions, gold.shared, judge, rate)
-    with work.progress.step("Measuring answers", len(rows), "answers") as advance:
-        score = None if verifier is None else functools.partial(_verify, work, verifier)
-        texts = admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist()
-        scored = score_answers(
-            rows,
-            citations.per_question,
-            texts,
-            purpose=_answers_config(work.config).purpose,
-            score=score,
-            bar=work.config.measures.support_bar,
-        )
-        advance(len(rows))
-    known = gold_variants.answerable_known | (scored.per_question["n_gold"].to_numpy() > 0)
-    answerable = gold.queries["answerable"].to_numpy(dtype=bool)
-    judged = scored.per_question.assign(answerable=answerable, known=known)
-    codes = [tuple(dict.fromkeys(answer.codes)) for answer in rows]
-    measured = AnswerMeasures(
-        per_question=scored.per_question,
-        unsupported=scored.unsupported,
-        about=AnswerMeasureFacts(
-            measures=answer_figures(judged, codes, gold.shared),
-            gap=report_gaps(rows, scored.gaps),
-            outcomes=dict(Counter(answer.outcome for answer in rows)),
-            codes=dict(Counter(itertools.chain.from_iterable(codes))),
-            faithfulness=faithfulness,
-            n_unsupported=sum(map(len, scored.unsupported.values())),
-            unsupported=name_unsupported(rows, scored.unsupported),
-            verifier=None
-            if verifier is None
-            else VerifierPart(
-                name=verifier.name,
-                model=verifier.model,
-                identity=verifier.identity,
-                failures=dict(verifier.failures),
-            ),
-        ),
-        verifier_usage=None if verifier is None else verifier.usage(),
-    )
-    # after a failure of a model that is asked, the next run asks again
-    failures = (faithfulness.model_extra or {}).get("failures")
-    if verifier is not None and verifier.usage() is not None:
-        failures = failures or verifier.failures
-    measured.is_lasting = not failures
-    return measured
-
-
-@dataclasses.dataclass(frozen=True)
-class Answered:
-    """The results of the answer stages."""
-
-    answers: AnswerSet
-    citations: CitationSet
-    measures: AnswerMeasures
-
-    @property
-    def ids(self) -> list[str]:
-        """Identities of the three results."""
-        return [self.answers.id, self.citations.id, self.measures.id]
-
-
-def find_answered(results: Results) -> Answered | None:
-    """Find the results of the answer stages; None without configured answers."""
-    answers, citations = results.find(AnswerSet), results.find(CitationSet)
-    measures = results.find(AnswerMeasures)
-    if answers is None or citations is None or measures is None:
-        return None
-    return Answered(answers, citations, measures)

@@ -21,9 +21,9 @@ from rag_eval.measures.run_scores import (
     values_of,
     wording_of,
 )
-from rag_eval.pipeline.answer_stages import Answered
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
+from rag_eval.pipeline.measure_stages import Answered
 from rag_eval.pipeline.misses import MissedQuestions, describe_miss
 from rag_eval.pipeline.runner import Result, Work
 from rag_eval.pipeline.runs import ScoredRuns

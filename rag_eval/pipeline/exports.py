@@ -27,8 +27,8 @@ from rag_eval.core.types import (
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
-from rag_eval.pipeline.answer_stages import Answered, AnswerSet
-from rag_eval.pipeline.measure_stages import StabilityMeasures
+from rag_eval.pipeline.answer_stages import AnswerSet
+from rag_eval.pipeline.measure_stages import Answered, StabilityMeasures
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.runs import ScoredRuns
 from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row

@@ -24,9 +24,10 @@ from rag_eval.core.types import DISCOUNTING, TARGETS, Status
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.run_scores import figure_of, judge_runs, score_strategy
-from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet
+from rag_eval.pipeline.answer_stages import AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.index import CorpusIndex
+from rag_eval.pipeline.measure_stages import AnswerMeasures
 from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
 from rag_eval.pipeline.runner import (

@@ -13,12 +13,16 @@ from rag_eval.gates.regression import with_delta_s
 from rag_eval.gates.verdict import judge_gates
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.strategy_report import StrategyPart
-from rag_eval.pipeline.answer_stages import NO_ANSWERS, RAGAS_OFF
 from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import changes, readable_runs, run_inputs
-from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
+from rag_eval.pipeline.measure_stages import (
+    NO_ANSWERS,
+    RAGAS_OFF,
+    RankingMeasures,
+    StabilityMeasures,
+)
 from rag_eval.pipeline.open_strategies import n_embedded
 from rag_eval.pipeline.runner import Result, Results, Work, json_part
 from rag_eval.pipeline.runs import StrategyRun

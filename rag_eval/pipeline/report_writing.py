@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rag_eval.core.errors import InputError
-from rag_eval.pipeline.answer_stages import ABORT_LOG, Answered, AnswerSet, find_answered
+from rag_eval.pipeline.answer_stages import ABORT_LOG, AnswerSet
 from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -26,7 +26,12 @@ from rag_eval.pipeline.history import (
     previous_part,
     readable_runs,
 )
-from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
+from rag_eval.pipeline.measure_stages import (
+    Answered,
+    RankingMeasures,
+    StabilityMeasures,
+    find_answered,
+)
 from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.report_parts import (

@@ -40,7 +40,7 @@ STAGES: Final[tuple[Stage, ...]] = (
     trust_measures.measure_trust,
     answer_stages.answer_gold_set,
     answer_stages.check_citations,
-    answer_stages.measure_answers,
+    measure_stages.measure_answers,
     measure_stages.measure_with_ragas,
     miss_rate_stages.collect_signals,
     miss_rate_stages.state_miss_rates,

@@ -14,9 +14,9 @@ from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.run_scores import figure_of
-from rag_eval.pipeline.answer_stages import NO_ANSWERS
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot
 from rag_eval.pipeline.index import CorpusIndex
+from rag_eval.pipeline.measure_stages import NO_ANSWERS
 from rag_eval.pipeline.runs import ScoredRuns
 from rag_eval.uncertainty.claims import RateSource
 from rag_eval.uncertainty.confidence import (

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.masking import mask_shown_address
-from rag_eval.pipeline.answer_stages import Answered, AnswerMeasures, AnswerSet, CitationSet
+from rag_eval.pipeline.answer_stages import AnswerSet, CitationSet
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.explorer import Explored, write_explorer
 from rag_eval.pipeline.history import find_previous, make_record
-from rag_eval.pipeline.measure_stages import RankingMeasures
+from rag_eval.pipeline.measure_stages import Answered, AnswerMeasures, RankingMeasures
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.opening import open_gold_set, open_recorded
