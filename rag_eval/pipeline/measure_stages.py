@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.answers.chat import ChatCache, Usage
-from rag_eval.answers.scoring import judge_faithfulness, score_answers
-from rag_eval.answers.verifier import Verifier, open_verifier
+from rag_eval.answers.scoring import Verifier, judge_faithfulness, open_verifier, score_answers
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.frames import ANSWER_MEASURES, DELTA_S, PER_QUERY
 from rag_eval.core.records import AnswerFigure, ComparedPair, Measure

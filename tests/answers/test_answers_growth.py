@@ -14,10 +14,10 @@ from answer_corpus import scored, small_library
 from rag_eval.answers import answering, contract, paths, replies
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.codes import Events
-from rag_eval.answers.recorded import read_markers
 from rag_eval.core.config import Answers
 from rag_eval.corpus import numerals
 from rag_eval.corpus.analyzer import token_spans
+from rag_eval.corpus.markers import read_marks
 from rag_eval.measures import citation_support, support
 from rag_eval.measures.contradiction import find_conflicts
 
@@ -77,7 +77,7 @@ READERS = {
     ),
     "read_token": replies.read_token,
     "parse_reply, refusal": lambda text: _replies(f"NOT FOUND{text}"),
-    "read_markers": read_markers,
+    "read_marks": read_marks,
     "abstention": abstention,
     "prompt": lambda text: answering._correct(text, [text]),
     "event": lambda text: Events().add("a", b=text),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.answers.evidence import Library
-from rag_eval.answers.recorded import RecordedAnswers, read_markers
+from rag_eval.answers.recorded import RecordedAnswers
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker
 from rag_eval.core.strategy import Identity
@@ -18,6 +18,7 @@ from rag_eval.corpus.chunking import spans as spans_of
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.recorded import Recorded, read_outputs
 from rag_eval.corpus.loading import load_corpus
+from rag_eval.corpus.markers import read_marks
 
 CASES = json.loads(Path(__file__).with_name("recorded_cases.json").read_text(encoding="utf-8"))
 TEXT = "# Terns\n\nTerns fly far.\nThey eat fish.\n\n# Gulls\n\nGulls eat anything.\n"
@@ -306,7 +307,7 @@ def test_payloads_that_the_system_states_stay_with_their_citation(tmp_path):
 # answer, text, [segment, number] of each marker
 @pytest.mark.parametrize(("answer", "text", "citations"), CASES["marked"])
 def test_markers(answer, text, citations):
-    plain, found = read_markers(answer)
+    plain, found, _ = read_marks(answer)
     assert plain == text
     assert [number for _, number in found] == [number for _, number in citations]
     if "```" not in answer:  # the splitter may see a code block and its sentence as one or two
@@ -315,7 +316,7 @@ def test_markers(answer, text, citations):
 
 @given(st.text(alphabet="ab.[]1,0` \n", max_size=80))
 def test_no_text_is_lost_but_markers_and_blanks(answer):
-    plain, found = read_markers(answer)
+    plain, found, _ = read_marks(answer)
     rest = iter(answer)
     assert all(character in rest for character in plain if not character.isspace())
     assert plain.count("a") == answer.count("a")

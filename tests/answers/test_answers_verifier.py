@@ -10,7 +10,7 @@ from fake_llm import FakeLLM
 from overlap_model import make_overlap_model, make_tokenizer
 
 from rag_eval.answers.chat import ChatCache
-from rag_eval.answers.verifier import Verifier, open_verifier
+from rag_eval.answers.scoring import Verifier, open_verifier
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.storage.sql import SqlStore

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rag_eval.answers.recorded import read_markers
 from rag_eval.core.types import Answer, CitedSpan, Evidence, Offsets, ScoredChunk
+from rag_eval.corpus.markers import read_marks
 
 _SOURCE = re.compile(r"\[(\d+)\]\s+\S+\s+(?=\S)")
 
@@ -27,7 +27,7 @@ def numbered(query_id: str, answer: str, sources: dict[int, str]) -> Answer:
             *names, "", Offsets(0, len(text)), 1, "", "", "", "", text, 1.0, 1.0, rank, rank
         )
         shown.append(Evidence(f"d{number}:1", chunk, "recorded", 1, 1))
-    text, marks = read_markers(answer)
+    text, marks, _ = read_marks(answer)
     cited = tuple(
         CitedSpan(segment, place[number], f"d{number}", 0, len(sources[number]))
         for segment, number in marks
