@@ -46,11 +46,7 @@ VOLATILE = {
     "*/mlflow/*latency*": "times of this machine",
     "*/files/*_ms": "times of this machine",
     "*/files/*seconds*": "times of this machine",
-    "*/tables/history.csv/p95": "times of this machine",
-    "*/tables/cost-gates.csv/value": "holds the latency of its gate; the report has the others",
-    "*/tables/gates.csv/found": "holds the latency of its gate; the report has the others",
     "*/report/code/version": "a hash of the source code",
-    "*/tables/versions.csv/*": "holds the hash of the source code and the run id",
 }
 # Text inside values that differs between two runs of the same code.
 REPLACED = (

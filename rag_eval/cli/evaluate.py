@@ -485,11 +485,12 @@ def export(
     gold_set: Annotated[str, typer.Argument(help="A gold set that was run.")],
     folder: Annotated[Path, typer.Argument(help="Folder for the files; it may exist.")],
     form: Annotated[
-        Literal["files", "csv", "ragas"],
+        Literal["files", "csv", "tables", "ragas"],
         typer.Option(
             "--format",
             help="files: Parquet and TREC, as the run left them; csv: the tables for "
-            "spreadsheets; ragas: the answers with their contexts.",
+            "spreadsheets; tables: those of the page as CSV and LaTeX; ragas: the answers with "
+            "their contexts.",
         ),
     ] = "files",
     home: Home = None,

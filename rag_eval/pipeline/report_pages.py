@@ -11,14 +11,12 @@ from rag_eval.gates.verdict import required_failures
 from rag_eval.pipeline.report_parts import (
     EVIDENCE_FILE,
     PAGE,
-    TABLES,
     MetricsReport,
     publish,
 )
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
-from rag_eval.reporting.html.page import Built, build
+from rag_eval.reporting.html.page import build
 from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
-from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.questions import slim
 from rag_eval.storage.artifacts import Artifact
@@ -26,14 +24,14 @@ from rag_eval.storage.files import file_states, write_text
 from rag_eval.storage.hashing import text_hash
 from rag_eval.storage.secrets import without_secrets
 
-# ---- The page of a finished report, and the tables of its panels.
+# ---- The page of a finished report.
 
 BYTES_PER_1000 = 3_000_000
 """Largest size of a page in bytes per 1,000 questions. Smaller gold sets have the same limit."""
 
 
 class HtmlReport(Result):
-    """Places of the page, its tables and its pictures; empty when the settings want no page."""
+    """Place of the page; empty when the settings want no page."""
 
     content_hash: str = json_part()
     about: dict[str, str | int] = json_part(volatile=True)
@@ -42,8 +40,7 @@ class HtmlReport(Result):
 def _identify_pages(work: Work, retrieval_metrics_report: MetricsReport) -> object:
     """Identify the run that the pages show, and the pages in the folder of reports."""
     folder, run_id = work.evaluation.reports, retrieval_metrics_report.report.run_id
-    written = [folder / PAGE, *sorted((folder / TABLES).glob("*"))]
-    return [run_id, file_states(written)]
+    return [run_id, file_states([folder / PAGE])]
 
 
 @Stage(
@@ -56,32 +53,23 @@ def _identify_pages(work: Work, retrieval_metrics_report: MetricsReport) -> obje
     kinds=("html",),
 )
 def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlReport:
-    """Write index.html, which opens from disk, and tables as CSV and LaTeX."""
-    report, place = retrieval_metrics_report.report, work.evaluation.reports
+    """Write index.html, which opens from disk."""
+    report, path = retrieval_metrics_report.report, work.evaluation.reports / PAGE
     if not work.settings.html_report:
         return HtmlReport(content_hash=report.content_hash, about={})
     with work.progress.step("Writing the HTML report"):
         questions = work.evaluation.store.get("explorer", retrieval_metrics_report.explorer)
-        built = built_page(report.dump(), questions)
-        tables = MissRateTables([report]).files()
-        (place / TABLES).mkdir(parents=True, exist_ok=True)
-        written = {f"{TABLES}/{name}": text for name, text in (dict(built.files) | tables).items()}
-        written[PAGE] = built.html
-        for name, text in written.items():
-            write_text(place / name, text)
-    publish(work.evaluation, map(place.joinpath, written))
-    folder = place.resolve()
+        write_text(path, built_page(report.dump(), questions))
+    publish(work.evaluation, [path])
     places: dict[str, str | int] = {
-        "page": str(folder / PAGE),
-        "page_bytes": (folder / PAGE).stat().st_size,
-        "tables": str(folder / TABLES),
+        "page": str(path.resolve()),
+        "page_bytes": path.stat().st_size,
         "viewer": f"http://127.0.0.1:{VIEW_PORT}/runs/{report.run_id}/",
-        **{path.stem.replace("-", "_"): str(path) for path in sorted(folder.glob("*.svg"))},
     }
     return HtmlReport(content_hash=report.content_hash, about=places)
 
 
-def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> Built:
+def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> str:
     """Build the page of a report with the questions of a stored bundle."""
     limit = BYTES_PER_1000 * max(1000, report["gold"]["n_queries"]) // 1000
     # `dumps` sorts the keys, so a report from memory gives the same page as a report from a file.
@@ -97,7 +85,7 @@ RECORDED: Final = (
     *("measures.csv", "per-query.parquet", EVIDENCE_FILE),
     *("answers.jsonl", "auditable-answers.jsonl", "citations.jsonl"),
 )
-"""Files that MLflow stores for every run, beside the charts."""
+"""Files that MLflow stores for every run."""
 
 
 class MlflowRecord(Result):
@@ -137,13 +125,12 @@ def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> Mlf
     paths = home.take(work.evaluation.shared_reports, folder) or folder.glob("*")
     here = {path.name: path for path in paths if path.is_file() and path.parent == folder}
     files = [here[name] for name in RECORDED if name in here]
-    pictures = [here[name] for name in sorted(here) if name.endswith(".svg")]
     try:
         run, page = record(
             report,
             work.config.name,
             uri,
-            [*files, *pictures],
+            files,
             home.folder / "mlartifacts",
             tags=dict(work.evaluation.tags),
         )

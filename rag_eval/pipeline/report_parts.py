@@ -191,7 +191,7 @@ def figures_for_gates(report: Report) -> dict[str, Mapping[str, object]]:
 
 # ---- The report as the result of its stage, and its files in the folder of reports.
 
-PAGE, TABLES = "index.html", "tables"
+PAGE: Final = "index.html"
 EVIDENCE_FILE = "evidence-trust.jsonl"
 
 

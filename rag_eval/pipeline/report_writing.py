@@ -38,7 +38,6 @@ from rag_eval.pipeline.report_parts import (
     EVIDENCE_FILE,
     PAGE,
     REPORTED,
-    TABLES,
     MetricsReport,
     count_embedded,
     join_fields,
@@ -73,7 +72,7 @@ ANSWER_FILES: Final = (
 )
 REPLACED: Final = (
     *("run-*.trec*", "reliability.svg", "miss-rates.html", PAGE),
-    *(f"{TABLES}/*.csv", f"{TABLES}/*.tex"),
+    *("tables/*.csv", "tables/*.tex"),
     *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
 )
 """Files that every run writes anew, or removes."""

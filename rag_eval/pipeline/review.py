@@ -34,20 +34,23 @@ from rag_eval.reporting.explanation import (
     Explanation,
     GoldSpan,
 )
+from rag_eval.reporting.html.page import page_tables
 from rag_eval.reporting.metrics_report import csv_text
+from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.storage.files import atomic_path, write_text
 from rag_eval.storage.home import Home
 
 # ---- The files of a kept run for other tools.
 
-ExportForm = Literal["files", "csv", "ragas"]
+ExportForm = Literal["files", "csv", "tables", "ragas"]
 
 
 def export_run(home: Home, gold_set: str, folder: Path, form: ExportForm) -> list[str]:
     """Write a gold set's newest run for other tools, and return the names of the files.
 
     `form`: `files` are the files that the run left beside its report, `csv` its tables for
-    spreadsheets, and `ragas` its answers with whole contexts. Each file is written whole or not at
+    spreadsheets, `tables` the tables of its page as CSV and LaTeX, and `ragas` its answers with
+    whole contexts. Each file is written whole or not at
     all. Raises InputError if there is no such run, or if it made no answers for ragas.
     """
     run = open_run(home, "latest", gold_set)
@@ -56,6 +59,14 @@ def export_run(home: Home, gold_set: str, folder: Path, form: ExportForm) -> lis
     if form == "ragas":
         write_text(folder / RAGAS_FILE, _ragas_samples(run))
         return [RAGAS_FILE]
+    if form == "tables":
+        report = run.report()
+        texts = MissRateTables([report]).files()
+        for table in page_tables(report.dump()):
+            texts |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.tex()}
+        for name, text in texts.items():
+            write_text(folder / name, text)
+        return sorted(texts)
     paths = [exports.path(name) for name in sorted(exports.files)]
     if form == "files":
         for path in paths:

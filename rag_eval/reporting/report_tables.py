@@ -398,11 +398,6 @@ class Panel:
     context: Mapping[str, Any]
     tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
 
-    @property
-    def exports(self) -> tuple[Table, ...]:
-        """Tables of the panel that have rows and can be downloaded, in order."""
-        return tuple(table for table in self.tables.values() if table)
-
 
 def lost_steps(misses: Cursor) -> list[tuple[str, Cursor]]:
     """Return (words, number of questions) of each step that lost gold, the most frequent first."""

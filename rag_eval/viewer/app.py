@@ -169,7 +169,7 @@ class Viewer:
 
         run = self._run(request)
         try:
-            page = built_page(run.report().dump(), run.artifact("explorer")).html
+            page = built_page(run.report().dump(), run.artifact("explorer"))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # A report can fit the schema with impossible values.
             cause = f"{type(error).__name__}: {error}"

@@ -56,7 +56,6 @@ class Visit:
             bypass_csp=unguarded,
             has_touch=narrow,
             reduced_motion="reduce",
-            accept_downloads=True,
             **options,
         )
         self.context.on("page", self._watch)

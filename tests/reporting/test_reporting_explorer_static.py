@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ASSETS = files("rag_eval.reporting.html") / "assets"
-SCRIPTS = ("explorer.js", "downloads.js")
+SCRIPTS = ("explorer.js",)
 FORBIDDEN = {
     "markup from text": (
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|"
@@ -48,10 +48,6 @@ def test_the_explorer_fetches_from_its_own_server_only_and_links_tell_nothing() 
     ]
     assert code.count("href: address") == 1
     assert "href: address, target: '_blank', rel: 'noopener noreferrer nofollow'" in code
-
-
-def test_downloads_fetch_nothing() -> None:
-    assert "fetch(" not in source("downloads.js")
 
 
 @pytest.mark.parametrize("name", ["explorer.css"])

@@ -4,7 +4,7 @@ import shlex
 
 import panel_reports
 import pytest
-from panel_pages import rendered
+from panel_pages import exports, rendered
 
 from rag_eval.core import config as ladder
 from rag_eval.core import config as trust_records
@@ -140,7 +140,7 @@ def test_no_name_becomes_a_command(report, name):
 
 def test_configuration_hashes_and_versions(report):
     panel, markup = rendered("methods", report)
-    configuration, hashes, versions = panel.exports
+    configuration, hashes, versions = exports(panel)
     assert "bm25,nested.deep[1],two" in configuration.csv()
     assert "bm25,k1,0.9" in configuration.csv()
     assert hashes.csv().count(f"bm25s:{panel_reports.HASH}") == 3

@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from panel_pages import rendered, rows, titles
+from panel_pages import exports, rendered, rows, titles
 from rich.console import Console
 
 from rag_eval.reporting.report import Report
@@ -120,7 +120,7 @@ def test_nothing_is_shown_that_is_not_known(report, status):
     assert html.count("too few to fit a calibrator") >= 1
     assert "0 strategies have outcomes enough" in html
     assert not {"miss-rate-quality", "miss-rates-compared"} & {
-        table.name for table in panel.exports
+        table.name for table in exports(panel)
     }
     assert all(title.startswith("Miss rate by the score") for title in titles(html))
     assert rows(panel, "miss-rates")[0]["stated"] == ""

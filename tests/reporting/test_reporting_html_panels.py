@@ -6,7 +6,18 @@ from typing import get_args
 
 import panel_reports
 import pytest
-from panel_pages import HIDDEN, HOSTILE, absent, at, figures, renamed, rendered, rows, titles
+from panel_pages import (
+    HIDDEN,
+    HOSTILE,
+    absent,
+    at,
+    exports,
+    figures,
+    renamed,
+    rendered,
+    rows,
+    titles,
+)
 
 from rag_eval.core import config as records
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
@@ -32,7 +43,7 @@ def change(report, changes):
 
 
 def names(panel):
-    return [table.name for table in panel.exports]
+    return [table.name for table in exports(panel)]
 
 
 def by(panel, table, key):

@@ -57,6 +57,8 @@ def test_no_csv_of_a_run_holds_a_formula(project, pages, monkeypatch):
     project.write("paraphrases.jsonl", jsonl(lines))
     project.write("gold_set.yaml", CONFIG.replace("version: 1", 'version: "=1+1"'))
     project.run()
+    for form in ("csv", "tables"):
+        project.command("export", "tiny", str(project.root / form), "--format", form)
     files = sorted(project.root.rglob("*.csv"))
     assert len(files) > 10
     n_escaped = 0

@@ -161,9 +161,9 @@ def _write_words(cell: Cell, place: Cursor | None) -> Markup:
 
 
 def table(shown: Table) -> Markup:
-    """Write a table with reasons of dashes, meanings of columns, and downloads; none without rows.
+    """Write a table with reasons of dashes and meanings of columns; nothing without rows.
 
-    A script shows the buttons of the downloads. A wide table scrolls in its own region.
+    A wide table scrolls in its own region.
     """
     if not shown:
         return Markup()

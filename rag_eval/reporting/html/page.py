@@ -1,10 +1,7 @@
 """Build the page: one HTML file with its panels, scripts, styles, data and security policy."""
 
 import base64
-import dataclasses
-import gzip
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, Final
@@ -58,16 +55,8 @@ FOLDED: Final = frozenset(list(PANELS)[list(PANELS).index("citations") :])
 """Panels that a reader unfolds: all after the first that is no answer to the first questions."""
 FRAME_BYTES: Final = 20_000
 """Bytes reserved for the page around its panels, scripts and data."""
-SCRIPTS: Final = ("explorer.js", "downloads.js")
+SCRIPT: Final = "explorer.js"
 STYLES: Final = ("page.css", "explorer.css")
-
-
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """A finished page, and its tables as files: name -> text of CSV or LaTeX."""
-
-    html: str
-    files: Mapping[str, str]
 
 
 def asset(name: str) -> str:
@@ -99,7 +88,7 @@ def build(
     report: Mapping[str, Any],
     bundle: Callable[[int], Mapping[str, bytes]] | None = None,
     limit: int = 0,
-) -> Built:
+) -> str:
     """Build the page of a report, as `retrieval-metrics.json` holds it: one HTML document.
 
     `bundle` gets a number of bytes and makes the explorer's parts by file name (`summary.json.gz`,
@@ -107,20 +96,18 @@ def build(
     largest size of the page in bytes. The explorer gets the bytes that the panels leave.
     """
     page = Page(Cursor(dict(report)), has_questions=bundle is not None)
-    script = "\n".join(asset(name) for name in SCRIPTS)
+    script = asset(SCRIPT)
     style = "\n".join(asset(name) for name in STYLES)
-    sections, tables = list[dict[str, Any]](), list[Table]()
+    sections = list[dict[str, Any]]()
     for name in PANELS:
         panel, body = _render_panel(name, page)
         sections.append({"id": name, "title": panel.title, "body": body, "folded": name in FOLDED})
-        tables += panel.exports
-    forms = {table.name: {"csv": table.csv(), "tex": table.tex()} for table in tables}
-    blocks = {"tables": gzip.compress(json.dumps(forms, sort_keys=True).encode(), mtime=0)}
+    blocks = dict[str, bytes]()
     if bundle is not None:
         texts = [script, style, *(section["body"] for section in sections)]
-        taken = sum(len(text.encode()) for text in texts) + 4 * len(blocks["tables"]) // 3
+        taken = sum(len(text.encode()) for text in texts)
         parts = bundle(limit - taken - FRAME_BYTES)
-        blocks |= {name.removesuffix(".json.gz"): part for name, part in parts.items()}
+        blocks = {name.removesuffix(".json.gz"): part for name, part in parts.items()}
     context = {
         "page": page,
         "report": page.report,
@@ -130,9 +117,13 @@ def build(
         "style": Markup(style),  # noqa: S704 - our own files
         "blocks": Markup("\n").join(_block(*block) for block in blocks.items()),
     }
-    html = environment().get_template("page.html").render(context)
-    files = {f"{name}.{end}": text for name, both in forms.items() for end, text in both.items()}
-    return Built(html, files)
+    return environment().get_template("page.html").render(context)
+
+
+def page_tables(report: Mapping[str, Any]) -> list[Table]:
+    """Make the tables of all panels that have rows, in the order of the page."""
+    page = Page(Cursor(dict(report)))
+    return [table for make in PANELS.values() for table in make(page).tables.values() if table]
 
 
 def _render_panel(name: str, page: Page) -> tuple[Panel, Markup]:
