@@ -8,7 +8,7 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.errors import InputError
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.pipeline.corpus import (
@@ -25,7 +25,7 @@ from rag_eval.pipeline.open_strategies import open_index
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.pipeline.uncertain import measure_coverage
-from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
+from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
 from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
@@ -154,8 +154,8 @@ class LiveStrategy:
         Raises
         ------
         InputError
-            The question is blank, too long or cannot be stored, the file of vectors has none for
-            it, or the reranker failed.
+            The question is blank, too long or cannot be stored, or the file of vectors has none
+            for it.
         """
         _check(query)
         config, k = self._config, self._config.uncertainty.k
@@ -163,13 +163,7 @@ class LiveStrategy:
             message = "the file of vectors has none for this question"
             accepted = "a question of the gold set, or a strategy whose embedding names a model"
             raise InputError.of("no_vector", message, field=self.name, accepted=accepted)
-        try:
-            ranking, result = self._service.rank(query, RetrievalOptions(top_k=config.depth))
-        except RetrievalFailedError as error:
-            message = "the retrieval failed"
-            raise InputError.of(
-                "retrieval_failed", message, field=self.name, found=quoted(str(error), 400)
-            ) from error
+        ranking, result = self._service.rank(query, RetrievalOptions(top_k=config.depth))
         batch = self._opened.batch(self._spec, [query], ranking)
         values, group = signals(batch, k), self._groups.get(query, "")
         history, n_similar = similar_history([query], [group], self._judged)

@@ -31,7 +31,7 @@ from rag_eval.retrieval.external_units import place_all
 from rag_eval.retrieval.kinds.external import External, read_lists
 from rag_eval.retrieval.outside import Failure, Outside, QueryError, Retrieved, ask_source
 from rag_eval.retrieval.ranking import Ranking, failed_frame, run_frame
-from rag_eval.retrieval.service import RetrievalFailedError, RetrievalService
+from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.opened_index import IterativeFacts
@@ -216,7 +216,6 @@ def run_external(
             latency = time_queries(
                 functools.partial(source.ask_one, top_k=LATENCY_TOP_K),
                 [text for text, outcome in pairs if isinstance(outcome, Retrieved)],
-                QueryError,
             )
             embed_model = source.embed_model
     outcomes, why = replies.outcomes, {}
@@ -291,12 +290,10 @@ def time_strategy(
         seed=config.seeds[0],
     )
     ask = functools.partial(service.retrieve, options=RetrievalOptions(top_k=LATENCY_TOP_K))
-    return time_queries(ask, texts, RetrievalFailedError)
+    return time_queries(ask, texts)
 
 
-def time_queries(
-    ask: Callable[[str], object], texts: Sequence[str], failure: type[Exception]
-) -> Latency:
+def time_queries(ask: Callable[[str], object], texts: Sequence[str]) -> Latency:
     """Time at most `LATENCY_MOST` single queries, spread evenly over the texts, in milliseconds.
 
     Slow strategies are timed on fewer queries, so that timing does not dominate a run. Calls that
@@ -311,7 +308,7 @@ def time_queries(
     # The first call pays for lazy loading.
     for place in (places[0], *places):
         started = time.perf_counter()
-        with contextlib.suppress(failure):
+        with contextlib.suppress(QueryError):
             ask(texts[place])
         times.append(1000 * (time.perf_counter() - started))
         if len(times) > LATENCY_LEAST and sum(times[1:]) > 1000 * LATENCY_SECONDS:

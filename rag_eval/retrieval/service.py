@@ -92,10 +92,6 @@ class Payloads:
 FILTERS = ("doc_id", "section_id")
 
 
-class RetrievalFailedError(RuntimeError):
-    """A retrieval without a result, because a user's reranker failed."""
-
-
 _NO_TRUST = "this index has no trust scores, so nothing can be filtered by them"
 
 
@@ -207,10 +203,7 @@ class RetrievalService:
     def _search(
         self, strategy: ReadyStrategy, queries: list[str], top_k: int, allowed: BoolArray | None
     ) -> Ranking:
-        ranked = strategy.search(queries, top_k, self._seed, allowed=allowed, cached=False)
-        if ranked.failure is not None:
-            raise RetrievalFailedError(ranked.failure)
-        return ranked
+        return strategy.search(queries, top_k, self._seed, allowed=allowed, cached=False)
 
     def _result(
         self, strategy: ReadyStrategy, ranking: Ranking, query: int, duration: float

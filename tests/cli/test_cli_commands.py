@@ -282,7 +282,7 @@ def test_a_file_in_the_place_of_a_folder(project, place):
     ("settings", "says"),
     [
         ("nothing = 1", "[nothing]"),
-        ('rerankers = {x = "rm -rf /"}', "[rerankers.x]"),
+        ('sources = {x = "rm -rf /"}', "[sources.x]"),
         ("home = 1\0", "settings.toml"),
     ],
 )

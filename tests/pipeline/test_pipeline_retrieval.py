@@ -9,7 +9,7 @@ TEXTS = [f"question {number}" for number in range(100)]
 def test_timing_stops_early_only_for_slow_strategies(monkeypatch, seconds, n_timed):
     monkeypatch.setattr(runs, "LATENCY_SECONDS", seconds)
     asked = []
-    found = runs.time_queries(asked.append, TEXTS, LookupError)
+    found = runs.time_queries(asked.append, TEXTS)
     first, *timed = asked
     assert found.n == len(timed) == n_timed
     assert first == timed[0]
