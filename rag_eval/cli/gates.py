@@ -1,7 +1,7 @@
 """Commands about verdicts: gate and rollout."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from rag_eval.cli.app import (
     open_settings,
     report_errors,
 )
-
-if TYPE_CHECKING:
-    from rag_eval.pipeline.comparisons import Rollout
 
 
 @app.command()
@@ -107,12 +104,6 @@ def rollout(
             help="The strategy that answers now. Default: the first other one of the gold set."
         ),
     ] = None,
-    stage: Annotated[
-        int,
-        typer.Option(
-            help="Per cent of the questions that the candidate answers now: 10, 50 or 100."
-        ),
-    ] = 10,
     gold_set: OneGoldSet = None,
     run: Annotated[
         str, typer.Option(help="A kept run with both strategies: its id, 'latest' or 'previous'.")
@@ -133,39 +124,29 @@ def rollout(
             gold_set or settings.primary_gold_set,
             candidate,
             against=against,
-            stage=stage,
             run=run,
             measure=measure,
         )
-        _show(compared)
-    if compared.decision.action == "roll_back":
-        raise typer.Exit(GATE_FAILED)
-
-
-def _show(compared: "Rollout") -> None:
-    from rag_eval.gates.rollout import Range
     from rag_eval.reporting.tables import Table, interval, print_parts
 
-    decision, names = compared.decision, (compared.candidate, compared.base)
-    action = decision.action.replace("_", " ").upper()
-    if decision.action == "promote":
-        action += f" to {compared.next_stage} %" if compared.next_stage else ": the rollout is done"
+    decision, stored = compared.decision, compared.run
     rows = [
-        [name, interval(*figure, sign=sign)]
-        for name, figure, sign in (
-            (f"{compared.measure} of {compared.base}", Range(decision.base), ""),
-            (f"{compared.measure} of {compared.candidate}", Range(decision.candidate), ""),
-            ("difference", decision.difference, "+"),
-            ("degradation (share of the base, negative is better)", decision.degradation, "+"),
-        )
+        [f"{compared.measure} of {compared.base}", interval(decision.base, None, None)],
+        [f"{compared.measure} of {candidate}", interval(decision.candidate, None, None)],
+        ["difference", interval(*decision.difference, sign="+")],
+        [
+            "degradation (share of the base, negative is better)",
+            interval(*decision.degradation, sign="+"),
+        ],
     ]
-    evidence = f"{compared.level} level, run {compared.run_id}, gold {compared.gold_hash[:12]}"
     print_parts(
         console_for(),
         [
-            f"{action} ({' against '.join(names)} at {compared.stage} %)",
+            f"{decision.action.replace('_', ' ').upper()} ({candidate} against {compared.base})",
             *([Table.plain("", ["", ">value"], rows)] if decision.n_questions else []),
-            *(f"{code}: {sentence}." for code, sentence in decision.reasons.items()),
-            f"Evidence: {evidence}.",
+            f"{decision.code}: {decision.reason}.",
+            f"Evidence: {stored.level} level, run {stored.run_id}, gold {stored.gold_hash[:12]}.",
         ],
     )
+    if decision.action == "roll_back":
+        raise typer.Exit(GATE_FAILED)

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rag_eval.core.arrays import FloatArray, number
+from rag_eval.core.arrays import number
 from rag_eval.measures.intervals import FEW_DIFFERING, paired_comparison
 from rag_eval.measures.overlap import SharedGold, ratio_interval
 from rag_eval.storage.hashing import text_hash
@@ -55,31 +55,30 @@ class Range(NamedTuple):
     high: float | None = None
 
 
+UNDEFINED: Final = Range()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision about a candidate, with its reasons and figures.
+    """A decision about a candidate, with the first reason as code and sentence, and its figures.
 
-    `reasons`: Stable code -> sentence; at least one.
     `base`, `candidate`: Means over the questions that both were scored on.
     `difference`: candidate - base. `degradation`: Relative to the base, positive is worse.
     """
 
     action: Action
-    reasons: dict[str, str]
-    n_questions: int
-    n_effective: float
-    base: float | None
-    candidate: float | None
-    difference: Range
-    degradation: Range
+    code: str
+    reason: str
+    n_questions: int = 0
+    n_effective: float = 0.0
+    base: float | None = None
+    candidate: float | None = None
+    difference: Range = UNDEFINED
+    degradation: Range = UNDEFINED
 
 
 def decide(
-    base: ArrayLike,
-    candidate: ArrayLike,
-    gold: SharedGold,
-    *,
-    higher_is_better: bool = True,
+    base: ArrayLike, candidate: ArrayLike, gold: SharedGold, *, higher_is_better: bool = True
 ) -> Decision:
     """Decide about a candidate.
 
@@ -91,73 +90,54 @@ def decide(
     """
     left, right = np.asarray(base, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     paired = ~np.isnan(left) & ~np.isnan(right)
-    n_unpaired = int((~np.isnan(left) & np.isnan(right)).sum())
+    n_before, n_paired = int((~np.isnan(left)).sum()), int(paired.sum())
+    if not n_paired:
+        return Decision("hold", "too_few_questions", "no question was scored with both strategies")
     left, right, gold = left[paired], right[paired], gold.take(paired)
-    if not len(left):
-        reasons = {"too_few_questions": "no question was scored with both strategies"}
-        return Decision("hold", reasons, 0, 0.0, None, None, Range(), Range())
     unit = not np.any(np.abs(right - left) > 1)
     pair = paired_comparison(right, left, gold, higher_is_better=higher_is_better, unit_range=unit)
-    low, high = float(pair.ci_low[0]), float(pair.ci_high[0])
-    loss = left - right if higher_is_better else right - left
-    ends = (-high, -low) if higher_is_better else (low, high)
-    figures = Decision(
-        action="hold",
-        reasons={},
-        n_questions=len(left),
-        n_effective=float(pair.n_effective[0]),
-        base=number(left.mean()),
-        candidate=number(right.mean()),
-        difference=Range(*map(number, (float(pair.delta[0]), low, high))),
-        degradation=_degradation(left, loss, ends, gold),
+    low, high, n_effective = (
+        float(each[0]) for each in (pair.ci_low, pair.ci_high, pair.n_effective)
     )
-    action, reasons = _judge(figures, n_unpaired, surely_worse=ends[0] > 0)
-    return dataclasses.replace(figures, action=action, reasons=reasons)
-
-
-def _degradation(
-    base: FloatArray, loss: FloatArray, ends: tuple[float, float], gold: SharedGold
-) -> Range:
-    """Compute the relative degradation and its interval; undefined if the base's mean is 0.
-
-    `loss` is how much worse the candidate is on each question, `ends` the interval of its mean.
-    """
-    mean = float(base.mean())
-    if mean <= 0:
-        return Range()
-    low, high = (end / mean for end in ends)
+    # How much worse the candidate is on each question, and the interval of its mean.
+    loss = left - right if higher_is_better else right - left
+    least, most = (-high, -low) if higher_is_better else (low, high)
+    mean = float(left.mean())
+    # A mean of 0 has no relative degradation.
+    worse = [each / mean if mean > 0 else math.nan for each in (float(loss.mean()), least, most)]
     # Where few questions differ, the wider interval of the difference stays.
-    if np.count_nonzero(np.abs(loss) > _TIE) >= FEW_DIFFERING:
-        spread = ratio_interval(loss, base, gold, unit_range=False)
-        low, high = float(spread.low[0]), float(spread.high[0])
-    return Range(*map(number, (float(loss.mean()) / mean, low, high)))
-
-
-def _judge(
-    figures: Decision, n_unpaired: int, *, surely_worse: bool
-) -> tuple[Action, dict[str, str]]:
-    """Decide, with the reasons as code -> sentence."""
-    worse = math.nan if figures.degradation.value is None else figures.degradation.value
-    high = math.nan if figures.degradation.high is None else figures.degradation.high
-    on = f"on {figures.n_questions} questions (worth {figures.n_effective:.0f} independent ones)"
-    if figures.n_effective < MIN_QUESTIONS:
-        sentence = f"fewer than {MIN_QUESTIONS} independent questions {on}"
-        return "hold", {"too_few_questions": sentence}
-    if surely_worse and not worse <= MAX_DEGRADATION:  # NaN if the base scores 0
-        return "roll_back", {
-            "degraded": f"the candidate is more than {MAX_DEGRADATION:.0%} worse {on}, and the "
-            "interval excludes zero"
-        }
-    reasons = {}
-    if math.isnan(worse):
-        reasons["no_base"] = f"the base scores 0 {on}; a relative degradation is undefined"
-    elif high >= MAX_DEGRADATION:
-        reasons["not_excluded"] = f"a degradation of {high:.1%} is still possible {on}"
-    total = n_unpaired + figures.n_questions
-    if n_unpaired >= MAX_DEGRADATION * total:
-        reasons["not_paired"] = f"{n_unpaired} of {total} questions were scored with the base only"
-    if reasons:
-        return "hold", reasons
-    return "promote", {
-        "not_worse": f"a degradation of {MAX_DEGRADATION:.0%} or more is excluded {on}"
-    }
+    if mean > 0 and np.count_nonzero(np.abs(loss) > _TIE) >= FEW_DIFFERING:
+        spread = ratio_interval(loss, left, gold, unit_range=False)
+        worse[1:] = float(spread.low[0]), float(spread.high[0])
+    degradation = Range(*map(number, worse))
+    value, _, highest = degradation
+    on = f"on {n_paired} questions (worth {n_effective:.0f} independent ones)"
+    n_lost = n_before - n_paired
+    action: Action = "hold"
+    if n_effective < MIN_QUESTIONS:
+        code, reason = "too_few_questions", f"fewer than {MIN_QUESTIONS} independent questions {on}"
+    elif least > 0 and (value is None or value > MAX_DEGRADATION):
+        action, code = "roll_back", "degraded"
+        reason = f"the candidate is more than {MAX_DEGRADATION:.0%} worse {on}, and the interval "
+        reason += "excludes zero"
+    elif value is None or highest is None:
+        code, reason = "no_base", f"the base scores 0 {on}; a relative degradation is undefined"
+    elif highest >= MAX_DEGRADATION:
+        code, reason = "not_excluded", f"a degradation of {highest:.1%} is still possible {on}"
+    elif n_lost >= MAX_DEGRADATION * n_before:
+        code = "not_paired"
+        reason = f"{n_lost} of {n_before} questions were scored with the base only"
+    else:
+        action, code = "promote", "not_worse"
+        reason = f"a degradation of {MAX_DEGRADATION:.0%} or more is excluded {on}"
+    return Decision(
+        action,
+        code,
+        reason,
+        n_paired,
+        n_effective,
+        number(mean),
+        number(right.mean()),
+        Range(*map(number, (float(pair.delta[0]), low, high))),
+        degradation,
+    )

@@ -194,16 +194,11 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """A decision and its evidence. `next_stage` is None except after a promotion below 100 %."""
+    """A decision, and the run and strategies that it is about."""
 
-    gold_hash: str
-    run_id: str
+    run: KeptRun
     base: str
-    candidate: str
     measure: str
-    level: str
-    stage: int
-    next_stage: int | None
     decision: rollout.Decision
 
 
@@ -213,7 +208,6 @@ def decide_rollout(
     candidate: str,
     *,
     against: str | None = None,
-    stage: int = 10,
     run: str = "latest",
     measure: str = "recall_at_10",
 ) -> Rollout:
@@ -225,36 +219,30 @@ def decide_rollout(
         Home and gold set of the stored run, and its id, `latest` or `previous`.
     candidate, against
         Strategies of the run. Default of `against`: the first other strategy of the gold set.
-    stage
-        Current percentage of the questions that the candidate answers: 10, 50 or 100.
     measure
         A ranking measure such as recall_at_10 or R@10, or delta_s.
 
     Raises
     ------
     InputError
-        There is no such run, stage, strategy or measure, or the run's artifacts are gone.
+        There is no such run, strategy or measure, or the run's artifacts are gone.
     """
     measure = find_machine_name(measure)
     stored = open_run(home, run, gold_set)
     rows = stored.per_query()
     measures = rows.select_dtypes("number").columns.difference(["seed"]).tolist()
     names = list(stored.strategies)
-    base = against or next((name for name in names if name != candidate), candidate)
     others = [name for name in names if name != candidate]
+    base = against or next(iter(others), candidate)
     for field, value, choices in (
-        ("--stage", stage, rollout.STAGES),
         ("CANDIDATE", candidate, names),
         ("--against", base, others),
         ("--measure", measure, measures),
     ):
         if value not in choices:
+            message, accepted = "the run does not allow this", ", ".join(choices)
             raise InputError.of(
-                "bad_arguments",
-                "the run does not allow this",
-                field=field,
-                found=str(value),
-                accepted=", ".join(map(str, choices)),
+                "bad_arguments", message, field=field, found=value, accepted=accepted
             )
     rows = rows[(rows["level"] == stored.level) & rows["strategy"].isin([base, candidate])]
     values = rows.pivot_table(measure, "query_id", "strategy", "mean", dropna=False)
@@ -265,15 +253,4 @@ def decide_rollout(
         stored.shared_gold().of(values.index.tolist()),
         higher_is_better=higher_is_better(measure),
     )
-    later = [other for other in rollout.STAGES if other > stage]
-    return Rollout(
-        gold_hash=stored.gold_hash,
-        run_id=stored.run_id,
-        base=base,
-        candidate=candidate,
-        measure=measure,
-        level=stored.level,
-        stage=stage,
-        next_stage=later[0] if decision.action == "promote" and later else None,
-        decision=decision,
-    )
+    return Rollout(stored, base, measure, decision)
