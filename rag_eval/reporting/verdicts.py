@@ -193,8 +193,6 @@ def _junit_xml(verdict: VerdictRows) -> bytes:
 # ---- The verdict as GitHub-flavoured Markdown, for a job summary or a comment.
 
 MARKDOWN_FILE = "gate-verdict.md"
-MAX_LINES = 200
-"""Rows of the table; more could exceed the megabyte that a job summary holds."""
 
 
 def _table(verdict: VerdictRows) -> Table:
@@ -219,9 +217,7 @@ def _markdown(verdict: VerdictRows) -> str:
     ]
     table = _table(verdict)
     if table:
-        lines.append(dataclasses.replace(table, rows=table.rows[:MAX_LINES]).markdown())
-    if len(verdict.rows) > MAX_LINES:
-        lines += ["", f"{len(verdict.rows) - MAX_LINES} more gates are not shown."]
+        lines.append(table.markdown())
     return "\n".join(lines).rstrip() + "\n"
 
 
