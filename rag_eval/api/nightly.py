@@ -161,9 +161,9 @@ class ComparedMissRates(Tabular):
         questions missed, over so many `questions`, worth `effective_questions` independent ones.
         `stated` is the mean miss rate that the run stated before its gold was read, under `status`.
         `skill` (Brier) and `auroc` are of predictions for groups of questions outside the fit, and
-        `earned` is the status that the outcomes support. `_low` and `_high` bound 95 %
-        intervals. A run calibrates one target and K; other rows are observed only, and `reason`
-        says why a figure is missing. Rows of the calibrated target come first.
+        `earned` is the status that the outcomes support. `k_for_90` is the conformal K. `_low` and
+        `_high` bound 95 % intervals. A run calibrates one target and K; other rows are observed
+        only, and `reason` says why a figure is missing. Rows of the calibrated target come first.
     differences
         Paired differences, `strategy` minus `against`. The figure (`measure`) is `observed` misses
         of every target and K; for the calibrated target also `raw` (uncalibrated) and `calibrated`

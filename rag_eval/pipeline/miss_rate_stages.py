@@ -21,6 +21,7 @@ from rag_eval.core.records import Absent as NotMeasured
 from rag_eval.core.records import Figure
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import DISCOUNTING, TARGETS, Status
+from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.run_scores import figure_of, judge_runs, score_strategy
@@ -71,6 +72,7 @@ from rag_eval.uncertainty.claims import (
 )
 from rag_eval.uncertainty.comparing import Misses, compare
 from rag_eval.uncertainty.confidence import AnswerGold, AnswerWorth, weigh_answers
+from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0
@@ -574,6 +576,7 @@ def calibrate_miss_rates(
                     traffic=retrieval_signals.traffic_of(name),
                     judged=frozenset(retrieval_outcomes.judged_of(name)["claim_id"]),
                     unlabelled=retrieval_signals.unlabelled(name),
+                    questions=_questions(scored, name),
                     prior=prior_of(work.config, name),
                     checked_together=len(scored.names),
                     stale_after_days=spec.stale_after_days,
@@ -604,6 +607,17 @@ def _base_changes(work: Work, runs: ScoredRuns, name: str) -> bool | None:
         work.evaluation.home, work.config, spec, runs.about(spec.base_name).index_hash
     )
     return now != runs.about(name).steered_by
+
+
+def _questions(runs: ScoredRuns, name: str) -> Questions | None:
+    """Collect the first gold ranks of the original wordings; None if none is judged."""
+    gold, judgements, seed = runs.gold, judge_runs(runs, name), runs.first_seed(name)
+    original = (gold.variants["paraphrase_id"].to_numpy() == ORIGINAL)[judgements.variant]
+    first = original & (judgements.seed == seed) & ~np.isnan(judgements.first)
+    if not first.any():
+        return None
+    groups = gold.groups[gold.query_of[judgements.variant[first]]].astype(np.int64)
+    return Questions(judgements.first[first], groups, runs.config.depth)
 
 
 # ---- Stage: compare claims with observations, and state the confidence of the answers.

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.records import Absent, CountedInterval, Estimate, Interval, PairedDelta
+from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import holm
 from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.reporting.report import Report
@@ -24,11 +25,13 @@ from rag_eval.uncertainty.miss_rate_report import (
     MissMeasure,
     MissPair,
     ObservedMisses,
+    StrategyCalibration,
     Validation,
 )
 
 Row: TypeAlias = dict[str, Any]
 """A row as JSON values; an estimate is an object of value, low and high."""
+LEVEL: Final = 0.9
 DIFFERENCE_COLUMNS: Final = (
     "gold_set night run_id strategy against target k measure difference difference_low "
     "difference_high p p_holm smallest_detectable better worse tied questions effective_questions"
@@ -37,6 +40,8 @@ NOT_CALIBRATED: Final = (
     "this run stated only {target}@{k}: uncertainty.target and uncertainty.k of gold_set.yaml say "
     "which"
 )
+NO_K: Final = "no K within the lists reaches 90 %, or no question has gold"
+ANY_ONLY: Final = "conformal K is for any gold among the first K, so it belongs to miss_any"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +95,7 @@ class MissRateTables:
             "calibrated-miss-rates",
             "Miss rates by target and K, 95 % intervals; the calibrated target comes first",
             f"""{sources} | target | K = k | observed | stated | status | skill :2
-            | AUROC = auroc :2 | earned | questions
+            | AUROC = auroc :2 | earned | K for 90 % = k_for_90 | questions
             | effective = effective_questions :1""",
             place["rows"],
         )
@@ -158,6 +163,7 @@ def _figure_rows(report: Report) -> Iterator[Row]:
             "questions": misses.n_scored,
             "effective_questions": misses.n_effective,
             **claim,
+            **_k_for_90(report.calibration.strategies[misses.strategy], misses.target),
             "reason": "; ".join(dict.fromkeys(part["value_reason"] for part in nulls)),
         }
 
@@ -180,6 +186,12 @@ def _calibrated(report: Report, misses: ObservedMisses) -> Row:
         for name in ("skill", "auroc")
     )
     return {"stated": mean_rate, "status": status, "skill": skill, "auroc": auroc, "earned": earned}
+
+
+def _k_for_90(entry: StrategyCalibration, target: BinaryTarget) -> Row:
+    k = next((rule.k for rule in entry.conformal if rule.level == LEVEL), None)
+    reason = ANY_ONLY if target != "miss_any" else NO_K if k is None else ""
+    return {"k_for_90": None if reason else k, "k_for_90_reason": reason}
 
 
 def _values(figure: Estimate | PairedDelta | Interval | Absent) -> Row:

@@ -31,6 +31,7 @@ from rag_eval.uncertainty.calibrators import (
     keep_calibrator,
 )
 from rag_eval.uncertainty.claims import OF_GOLD, QRELS, no_prior
+from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
     Miss,
@@ -41,6 +42,7 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.miss_rate_report import (
     Condition,
+    ConformalK,
     OutcomeCounts,
     Promotion,
     Standing,
@@ -85,12 +87,13 @@ class Judged:
     """Facts about the n judged retrievals of a strategy and about its questions.
 
     `heuristic` [n] is heuristic_v0 of the same retrievals, NaN where unknown. `unlabelled` [m, p]
-    are signals of further queries, for the z-scores.
+    are signals of further queries, for the z-scores. `questions` are those that set conformal K.
     """
 
     labelled: Labelled
     group_ids: Sequence[str]
     heuristic: FloatArray
+    questions: Questions | None = None
     unlabelled: FloatArray | None = None
 
 
@@ -111,12 +114,13 @@ class Task:
 class Calibration(Stored):
     """The calibration of a strategy's miss rate by its outcomes.
 
-    Too few outcomes leave only counts. `predictions` [repeats, n] are out of fold;
+    Too few outcomes leave only counts and conformal K. `predictions` [repeats, n] are out of fold;
     the JSON values leave them out. `heuristic` is the validation of heuristic_v0 on the same
     outcomes.
     """
 
     counts: OutcomeCounts
+    conformal: list[ConformalK]
     model: MissRateModel | None = None
     predictions: Annotated[Floats | None, Field(exclude=True)] = None
     validation: Validation | None = None
@@ -138,7 +142,7 @@ def _calibrate(observed: Judged, task: Task) -> Calibration:
     labelled, prior, seed = observed.labelled, task.prior, task.seed
     counts, together = count_outcomes(labelled), task.checked_together
     if not suffice_to_fit(counts):
-        return Calibration(counts)
+        return Calibration(counts, _find_k(observed.questions, seed))
     model = fit_model(
         labelled,
         observed.group_ids,
@@ -159,11 +163,16 @@ def _calibrate(observed: Judged, task: Task) -> Calibration:
         baseline = validate(guessed, guess, checked_together=together, seed=seed)
     return Calibration(
         counts,
+        _find_k(observed.questions, seed),
         model=model,
         predictions=predictions,
         validation=validation,
         heuristic=baseline,
     )
+
+
+def _find_k(questions: Questions | None, seed: int) -> list[ConformalK]:
+    return conformal_k(questions, seed=seed) if questions is not None and len(questions) else []
 
 
 # ---- The calibration of one strategy of a run, on the outcomes so far.
@@ -213,6 +222,7 @@ class StrategyFacts:
     traffic: pd.DataFrame
     judged: frozenset[str]
     unlabelled: FloatArray
+    questions: Questions | None
     prior: Prior
     checked_together: int
     stale_after_days: float
@@ -263,7 +273,7 @@ def calibrate_strategy(
     fit = Calibration.from_json(stored.json("about"))
     counts = fit.counts
     if fitting.refused:  # refused outcomes prove nothing, so their figures are hidden
-        fit = Calibration(fit.counts)
+        fit = Calibration(fit.counts, fit.conformal)
         nothing = dict.fromkeys(("outcomes", "groups", "groups_with_misses", "groups_with_hits"), 0)
         counts = OutcomeCounts(**nothing)
     standing = judge_status(
@@ -295,6 +305,7 @@ def calibrate_strategy(
         counts=fit.counts,
         validation=fit.validation,
         heuristic_v0=fit.heuristic,
+        conformal=fit.conformal,
         estimator=fit.model and _describe_model(fit.model),
         standing=standing,
         refused=fitting.refused or None,
@@ -464,6 +475,7 @@ def _fit_parts(facts: StrategyFacts, fitting: _Fitting) -> Parts:
         fitting.labelled,
         rows["group_id"].tolist(),
         heuristic.reindex(rows["claim_id"]).to_numpy(dtype=np.float64),
+        facts.questions,
         facts.unlabelled,
     )
     task = Task(
@@ -534,7 +546,7 @@ def _write_calibrator(
         "outcomes": fitting.identity,
         "fitted_at": now.isoformat(timespec="seconds"),
         "fitted_until": str(rows["at"].max()),
-        **{name: written[name] for name in ("model", "validation")},
+        **{name: written[name] for name in ("model", "validation", "conformal")},
         "group_of_query": group_of_query,
     }
 

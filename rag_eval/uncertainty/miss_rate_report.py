@@ -203,6 +203,21 @@ class Validation(Record):
     histogram: list[Count] = Field(description="predictions in bins of 0.05")
 
 
+class ConformalK(Record):
+    """Number of results to read so that a share of new questions has gold among them.
+
+    `coverage` is the covered share of held-out questions over random splits of the groups; a K
+    beyond the depth covers none. `within_depth` is the share of questions with gold in the list.
+    """
+
+    level: Unit
+    k: Annotated[Count | None, Because("no K within the lists reaches the level")]
+    depth: Count
+    n_groups: Count
+    coverage: CountedInterval
+    within_depth: float
+
+
 class Condition(Record):
     """A condition of a status."""
 
@@ -238,6 +253,7 @@ class StrategyCalibration(Record):
     counts: OutcomeCounts
     validation: Validation | None
     heuristic_v0: Validation | None
+    conformal: list[ConformalK] = Field(description="empty without questions with gold")
     estimator: Open | None
     standing: Standing
     refused: Annotated[str | None, Because("no outcome was refused")]

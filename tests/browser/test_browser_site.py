@@ -34,6 +34,6 @@ def test_the_search_works_from_disk(site, visit):
     seen = visit(site / "index.html")
     field = seen.page.locator("input.md-search__input")
     field.click()
-    field.press_sequentially("heuristic_v0")
+    field.press_sequentially("conformal")
     found = seen.page.locator(".md-search-result__link[href*='uncertainty.html']")
     found.first.wait_for()

@@ -107,7 +107,7 @@ def test_traffic_that_nobody_judged_is_in_the_group_of_its_words(missing):
     }
 
 
-# ---- Corrections of people.
+# ---- Corrections of people; the gold alone decides every conformal K.
 
 
 def correct(project, name, n):
@@ -127,6 +127,7 @@ def correct(project, name, n):
 @pytest.mark.slow
 def test_a_comparison_counts_corrected_outcomes(missing):
     made.configure(missing, made.BM25, made.VECTOR, more="")
+    first = calibrated(missing)
     corrected = correct(missing, "bm25", 8)
     after = open_runner(opened(missing)).get(CalibratedMissRates).calibration.comparison
     bm25, vector = after.strategies
@@ -138,6 +139,8 @@ def test_a_comparison_counts_corrected_outcomes(missing):
     assert bm25.observed.n == vector.observed.n == bm25.calibrated.n == made.N
     squares = (fitted["predicted"] - fitted["missed"]) ** 2
     assert bm25.brier.value == pytest.approx(squares.mean())
+    # The gold alone decides every conformal K.
+    assert calibrated(missing)["conformal"] == first["conformal"]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from rag_eval.measures.run_scores import ALWAYS_K
 from rag_eval.reporting.html.panels.run import command
 from rag_eval.reporting.report_tables import Page
 from rag_eval.reporting.tables import Cursor, panel_words
+from rag_eval.uncertainty import conformal as conformal_splits
 from rag_eval.uncertainty import validation as ece
 from rag_eval.uncertainty.confidence import MIN_MISSED
 
@@ -90,6 +91,7 @@ def said(report):
                 trust_records.YEAR_DAYS,
             ],
         ),
+        ("Conformal K and its coverage", [{1 / 3: "a third"}[conformal_splits.TEST_SHARE]]),
     ],
 )
 def test_constants_of_the_definitions_are_those_of_the_code(term, constants):
@@ -102,7 +104,7 @@ def test_every_measure_of_the_page_is_defined():
     names = (
         "R@k, Success@k, RR, nDCG@k, P@k, Judged@k, delta_s, lambda, Coverage, Citation precision, "
         "Citation recall, match rate, Groundedness, miss_any@K, miss_some@K, miss_frac@K, Brier, "
-        "Reliability diagram, null, Slope, Trust, Holm, Smallest detectable"
+        "Reliability diagram, null, Slope, Conformal, Trust, Holm, Smallest detectable"
     )
     assert [name for name in names.split(", ") if name not in words] == []
 

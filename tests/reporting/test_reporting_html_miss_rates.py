@@ -1,4 +1,4 @@
-"""The miss-rate panel: status, observed and stated rates, reliability."""
+"""The miss-rate panel: status, observed and stated rates, reliability, conformal K."""
 
 import io
 
@@ -27,7 +27,7 @@ def unfitted(report, status="absent"):
                 for key in UNFITTED
             }
         )
-        entry["status"] = status
+        entry.update({"conformal": [], "status": status})
         entry["standing"]["status"] = status
     for entry in report["uncertainty"]["strategies"].values():
         entry |= {
@@ -59,6 +59,8 @@ def test_everything_that_was_calibrated_stands_there(report):
     )
     assert 'class="chip provisional"' in html
     assert "Iterative retrieval" in html
+    levels = [row["level"] for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"]
+    assert levels == ["0.8", "0.9", "0.95"]
 
 
 def test_rounds_show_help_harm_and_cost(report):
@@ -131,3 +133,15 @@ def test_a_refusal_is_named(report):
     entry["refused"] = "gold comes only from this strategy <b>"
     _, html = rendered("miss-rates", report)
     assert "gold comes only from this strategy &lt;b&gt;" in html
+
+
+def test_every_k_stands_beside_its_coverage(report):
+    first, second, _ = report["calibration"]["strategies"]["bm25"]["conformal"]
+    share = {"value": 0.75, "low": 0.5, "high": 0.875, "n": 60, "n_effective": 60}
+    first |= {"k": 52, "depth": 1234, "coverage": share}
+    second |= {"k": None}
+    panel, html = rendered("miss-rates", report)
+    found = [row for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"]
+    assert [row["k"] for row in found[:2]] == ["52", ""]
+    assert found[0]["coverage"] == "0.75"
+    assert "1,234" in html

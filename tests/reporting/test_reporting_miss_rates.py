@@ -3,6 +3,7 @@
 import copy
 import io
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -57,6 +58,8 @@ def test_the_calibrated_target_has_its_figures_first(read):
         if entry.validation:
             assert row["skill"] == entry.validation.skill.value
             assert row["auroc_high"] == entry.validation.auroc.high
+        k = entry.conformal[1].k
+        assert row["k_for_90"] == k or (k is None and np.isnan(row["k_for_90"]))
     others = table[~is_calibrated]
     assert others[["stated", "status"]].isna().all(axis=None)
     assert others["reason"].str.contains(f"only {about.target}@{about.k}").all()

@@ -182,6 +182,7 @@ def panel(page: Page) -> Panel:
         "pairs": _paired_misses_table(page),
         "status": tables.unmet_conditions(page),
         "quality": _miss_rate_quality_table(page),
+        "conformal": _conformal_table(page),
         "compared": _compared_misses_table(page),
         "iterative": tables.iterative(page),
     }
@@ -221,6 +222,20 @@ def _miss_rate_quality_table(page: Page) -> Table:
         | groups = fit.groups | misses = fit.misses"""
     caption = "Quality of the predicted miss rates, out of fold"
     return page.table("miss-rate-quality", caption, columns, rows)
+
+
+def _conformal_table(page: Page) -> Table:
+    """Show how many results to read so that gold is expected among them."""
+    rows = [
+        {"strategy": name, "rule": rule}
+        for name, entry in page.by_strategy("calibration", "strategies")
+        for rule in entry["conformal"]
+    ]
+    columns = """strategy | level = rule.level :2% | K = rule.k | coverage = rule.coverage :2
+        | any gold in the list = rule.within_depth :3% | depth = rule.depth
+        | questions = rule.coverage.n | groups = rule.n_groups"""
+    caption = "Conformal K: how many results to read so that gold is expected among them"
+    return page.table("conformal-k", caption, columns, rows)
 
 
 def _compared_misses_table(page: Page) -> Table:
