@@ -60,9 +60,8 @@ from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import StrategyIndex
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame, read_shards
 from rag_eval.storage.hashing import digest
-from rag_eval.trust.duplicates import FIRST, find_paraphrases
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
-from rag_eval.trust.restating import find_restating
+from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.sources import judge_sources, vouched_for
 from rag_eval.trust.topic_shift import topic_shift

@@ -19,8 +19,7 @@ from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.vector import Vector
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
-from rag_eval.trust.duplicates import FIRST, find_paraphrases
-from rag_eval.trust.restating import find_restating
+from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating
 
 HOST = "xquad.example"
 UNTRUSTED, LOOKALIKE = "untrusted.example", "xquad.examp1e"

@@ -1,6 +1,9 @@
+"""Planted passages are found among the first chunks of a question."""
+
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from corpora import table
 from growth import growth
@@ -8,7 +11,7 @@ from poisoned_corpus import PLAIN, STRATEGIES, UNTRUSTED, Poisoned, attack
 
 from rag_eval.core.config import FINDINGS
 from rag_eval.retrieval.lexical import Bm25s
-from rag_eval.trust.duplicates import FIRST, find_paraphrases
+from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating
 
 QUESTION = "who built the old mill at Amberley"
 PASSAGES = [
@@ -156,3 +159,51 @@ def test_cost_grows_with_the_number_of_questions():
         find(texts, questions=questions)
 
     assert growth(run, lambda n: [f"{QUESTION} {i}" for i in range(n)], 200, 1_600) < 16
+
+
+# ---- Passages that restate a question
+
+LAKE = "How deep is the blue lake of Amberley?"
+RESTATED = {
+    "exact": f"{LAKE} It is nine metres deep.",
+    "without a mark": "how deep is the blue lake of Amberley It is nine metres deep.",
+    "after text": f"A page about lakes. {LAKE} Nine metres.",
+    "over two lines": "We ask: how deep is the\nblue lake of Amberley? Nine metres.",
+    "one word more": "So how deep is the blue lake of Amberley? Nine metres.",
+    "with markup": "<p>H\u200bow deep is the <b>blue</b> lake of Amberley? Nine metres.</p>",
+    "look-alikes": "How d\u0435\u0435p is the blue lake of Amberley? Nine metres.",
+}
+HONEST = {
+    "an answer": "The blue lake of Amberley is nine metres deep.",
+    "an answer in the same words": "Deep is the blue lake of Amberley.",
+    "a heading": f"## {LAKE}\n\nNine metres.",
+    "a label": f"**Q 3:** {LAKE}\n\nA: Nine metres.",
+    "another question": "How old is the church of Amberley? Nine hundred years.",
+}
+
+
+def rules(text, *, question=LAKE, vouched=None):
+    chunks = pd.DataFrame({"text": ["other", text]})
+    found = find_restating([question], np.array([[1, -1]]), chunks, vouched=vouched)
+    assert set(found["row"]) <= {1}
+    assert set(found["severity"]) <= {"warning"}
+    return set(found["rule"])
+
+
+@pytest.mark.parametrize("name", RESTATED)
+def test_running_text_that_restates_a_question_is_warned_of(name):
+    assert rules(RESTATED[name]) == {"question"}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_texts_are_not(name):
+    assert rules(HONEST[name]) == set()
+
+
+def test_sources_that_are_vouched_for_may_ask():
+    assert rules(RESTATED["exact"], vouched=np.ones(2, dtype=bool)) == set()
+
+
+def test_a_query_that_asks_nothing_is_not_restated():
+    query = "depth of the blue lake Amberley"
+    assert rules(f"{query}: nine metres", question=query) == set()
