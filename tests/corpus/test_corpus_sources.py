@@ -16,7 +16,7 @@ from rag_eval.core.config import SOURCES
 from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.package_docs import PackageDocs
-from rag_eval.corpus.loading import identify, load_corpus, source_bytes
+from rag_eval.corpus.loading import identify, load_corpus
 from rag_eval.corpus.source import author_hash, day_of, domain_of, latest_day, without_user
 
 FOLDER = Folder(loader="folder", path="corpus")
@@ -46,14 +46,15 @@ def load_line(checkout):
 
 
 def agree(spec, base):
-    """Check that the bytes read again have the hashes of the frame, and return them."""
-    corpus, again = load_corpus(spec, base), source_bytes(spec, base)
+    """Check that the frame has the hashes of the sources' bytes, and return the bytes."""
+    corpus = load_corpus(spec, base)
+    sources = {document.doc_id: document.source for document in spec.read(base).documents}
     assert list(corpus.sources.columns) == list(SOURCES.columns)
-    assert corpus.sources["doc_id"].tolist() == corpus.documents["doc_id"].tolist() == list(again)
-    assert corpus.sources["source_hash"].tolist() == [
-        hashlib.sha256(data).hexdigest() for data in again.values()
-    ]
-    return again
+    assert corpus.sources["doc_id"].tolist() == corpus.documents["doc_id"].tolist()
+    assert dict(zip(corpus.sources["doc_id"], corpus.sources["source_hash"], strict=True)) == {
+        doc_id: hashlib.sha256(data).hexdigest() for doc_id, data in sources.items()
+    }
+    return sources
 
 
 def test_front_matter_of_files(checkout):
