@@ -7,7 +7,7 @@ import dataclasses
 import json
 import re
 import unicodedata
-from typing import Annotated, Literal, NamedTuple, NoReturn, Self, TypeVar
+from typing import Annotated, Literal, NamedTuple, NoReturn, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -193,19 +193,12 @@ class _Range(BaseModel, extra="forbid", strict=True, frozen=True):
 class CitedSnippet(BaseModel, extra="forbid", strict=True, frozen=True):
     """A citation of the auditable block; None for a field that the reply leaves out."""
 
-    snippet_id: _Text | None = None
+    snippet_id: Annotated[_Text, Field(min_length=1)]
     section_id: _Text | None = None
     source_url: _Text | None = None
     offsets: _Range | None = None
     tokens: int | None = None
     quote: _Text = ""
-
-    def read(self) -> Self:
-        """Check that the fields name one passage."""
-        is_named = self.snippet_id or (self.offsets and (self.section_id or self.source_url))
-        message = "a citation has a snippet_id, or offsets and a section_id or source_url."
-        _check(is_named, "bad_citation", message)
-        return self
 
 
 def _wrap_token(value: object) -> object:
@@ -305,7 +298,8 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     reply = _read_form(_JsonReply, value)
     is_first = isinstance(value, dict) and next(iter(value)) == "citations"
     _check(is_first, "explained_before_cited", "the key citations must be the first.")
-    citations = tuple(dict.fromkeys(cited.read() for cited in reply.citations))
+    cited = (one.read() if isinstance(one, _CitedToken) else one for one in reply.citations)
+    citations = tuple(dict.fromkeys(cited))
     _check(has_content(reply.answer), "empty_answer", "answer has no letter or digit.")
     outcome: ParsedOutcome = "answered"
     if refusal := _split_refusal(reply.answer):

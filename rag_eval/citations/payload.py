@@ -86,50 +86,15 @@ class LiveIndex:
             yield self._masked(doc_id)[start:end]
             yield masked_text(part)
 
-    @functools.cached_property
-    def _snippets_of(self) -> Mapping[str, list[str]]:
-        snippets: dict[str, list[str]] = {}
-        for snippet_id, snippet in self.snippets.items():
-            snippets.setdefault(snippet.doc_id, []).append(snippet_id)
-        return snippets
-
-    @functools.cached_property
-    def _documents_at(self) -> Mapping[str, list[str]]:
-        documents: dict[str, list[str]] = {}
-        for doc_id, url in self.urls.items():
-            for shown in {url, mask_shown_address(url)}:
-                documents.setdefault(shown, []).append(doc_id)
-        return documents
-
-    def find_snippet(self, cited: "Record") -> str | None:
-        """Find the snippet of a citation: its snippet_id, else the first that its offsets touch.
-
-        Offsets name a snippet beside a section_id or a source_url.
-        """
-        snippet_id, offsets = _get_text(cited, "snippet_id"), cited.get("offsets")
-        if snippet_id is not None or not offsets or _wrong_offsets(offsets):
-            return snippet_id if snippet_id in self.snippets else None
-        section_id, url = _get_text(cited, "section_id"), _get_text(cited, "source_url")
-        section = self.sections.get(section_id or "")
-        at_url = self._documents_at.get(url or "", []) if section_id is None else []
-        for doc_id in [section.doc_id] if section is not None else at_url:
-            start, end = self.locate(doc_id, offsets) or (0, 0)
-            for name in self._snippets_of.get(doc_id, ()):
-                snippet = self.snippets[name]
-                inside = section_id is None or self.has_in_section(section_id, snippet)
-                if inside and snippet.meets(start, end):
-                    return name
-        return None
-
     def complete(self, cited: "Record", rank: int) -> "dict[str, Any]":
         """Complete a citation of the auditable block as the payload of its snippet.
 
         `rank`, from 1, is its place among the citations of its answer, and gives ranks and scores.
-        A citation whose snippet is not found is marked `in_evidence: false`.
+        A citation of an unknown snippet is marked `in_evidence: false`.
         """
         fields = {name: value for name, value in cited.items() if value is not None}
-        snippet_id = self.find_snippet(cited)
-        if snippet_id is None:
+        snippet_id = _get_text(cited, "snippet_id")
+        if snippet_id is None or snippet_id not in self.snippets:
             return {**fields, "in_evidence": False}
         doc_id, start, end, section_id = self.snippets[snippet_id]
         index_hash, model = next(iter(self.models.items()))

@@ -457,10 +457,10 @@ def test_an_auditable_prompt_shows_the_fields_that_its_reply_copies():
     fabricated = reply([{"snippet_id": "invented"}])
     again, found, _ = one(fabricated, copying, response_schema="auditable", top_k=1)
     assert (again.outcome, found.counts["adaptive_reruns"]) == ("answered", 1)
-    wrong = reply([cited | {"tokens": 99}])
+    wrong = reply([cited | {"section_id": "docs/none.md#x"}])
     again, found, chat = one(wrong, copying, response_schema="auditable")
     assert (again.outcome, found.counts["schema_retries"]) == ("answered", 1)
-    assert "tokens: 99; the evidence has 13." in chat.asked[1][1][3].content
+    assert "the evidence has no such section_id: docs/none.md#x." in chat.asked[1][1][3].content
 
 
 HOSTILE = [
