@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Protocol, get_args, runtime_checka
 from pydantic import BeforeValidator
 
 from rag_eval.core.errors import require
-from rag_eval.core.fields import GRADE, ID
+from rag_eval.core.fields import ID
 
 # ---- Levels of relevance, targets of misses, and statuses of miss rates.
 
@@ -462,8 +462,6 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
 
 Id = Annotated[str, BeforeValidator(ID.check)]
 """The id of a question, wording, document, section or passage, as a field of a row."""
-Grade = Annotated[int, BeforeValidator(GRADE.check)]
-"""A relevance grade, as a field of a row."""
 PlainText = Annotated[
     str,
     require(

@@ -163,7 +163,8 @@ class LiveStrategy:
             message = "the file of vectors has none for this question"
             accepted = "a question of the gold set, or a strategy whose embedding names a model"
             raise InputError.of("no_vector", message, field=self.name, accepted=accepted)
-        ranking, result = self._service.rank(query, RetrievalOptions(top_k=config.depth))
+        options = RetrievalOptions(top_k=config.depth)
+        ranking, (result,) = self._service.rank([query], options)
         batch = self._opened.batch(self._spec, [query], ranking)
         values, group = signals(batch, k), self._groups.get(query, "")
         history, n_similar = similar_history([query], [group], self._judged)

@@ -14,7 +14,7 @@ from rag_eval.core.arrays import BoolArray, Float32Array
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.settings import ChromaServer, Settings
 from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit
-from rag_eval.retrieval.embedding.minilm import has_wheel, make_model
+from rag_eval.retrieval.embedding.minilm import make_model
 from rag_eval.retrieval.ranking import Ranking, order, ranking, scale_min_max
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import open_home
@@ -26,20 +26,6 @@ BATCH = 2000
 EMBED_BATCH = 64
 
 
-def _downloads() -> Path:
-    """Return the folder that Chroma downloads all-MiniLM-L6-v2 to."""
-    from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
-
-    folder: Path = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
-    return folder
-
-
-def has_model() -> bool:
-    """Tell whether `model_folder` finds all-MiniLM-L6-v2 without a download."""
-    # the wheel first, because the import of Chroma takes a second
-    return has_wheel() or (_downloads() / "model.onnx").is_file()
-
-
 def model_folder(models: Path) -> Path:
     """Find the folder of the all-MiniLM-L6-v2 ONNX model.
 
@@ -48,7 +34,7 @@ def model_folder(models: Path) -> Path:
     """
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
-    folder = _downloads()
+    folder: Path = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
     if not (folder / "model.onnx").is_file():
         if (made_here := make_model(models)) is not None:
             return made_here

@@ -21,12 +21,6 @@ ROUNDING = 6
 FUSED_ROUNDING = 9
 """Decimals of a fused score that count, so that the order of the two summands has no effect."""
 
-STRIDE = 64
-"""Distance of the scores in the sample that bounds a selection."""
-
-_SPARE = 8
-"""Places of the sample that the floor lies under the expected cut."""
-
 _LAST = np.iinfo(np.int64).max
 """Key of an empty place, which sorts behind every chunk."""
 
@@ -163,42 +157,22 @@ def select(dense: Iterable[npt.NDArray[np.float32]], depth: int) -> tuple[Int32A
 
     -inf is never selected. An array of length 0 selects nothing.
     """
-    near = [_near_top(scores, depth) for scores in dense]
-    rows = np.full((len(near), depth), -1, dtype=np.int32)
-    best = np.full(rows.shape, -np.inf)
-    for query, (nearest, values) in enumerate(near):
-        rows[query, : len(nearest)], best[query, : len(nearest)] = nearest, values
-    return order(rows, best, depth)
+    best = [_select_one(scores, depth) for scores in dense]
+    rows = np.full((len(best), depth), -1, dtype=np.int32)
+    values = np.full(rows.shape, -np.inf)
+    for query, (chunks, scores) in enumerate(best):
+        rows[query, : len(chunks)], values[query, : len(chunks)] = chunks, scores
+    return rows, values
 
 
-def _near_top(
-    scores: npt.NDArray[np.float32], depth: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the rows of the best `depth` finite scores in the order of rows, and their scores.
-
-    Every `STRIDE`th score gives a floor that few scores reach, because a partition of all scores
-    takes twenty times as long. Scores that are tied after rounding go to the first rows.
-    """
-    sample = scores[::STRIDE]
-    place = len(sample) - 2 * (depth // STRIDE) - _SPARE
-    near = np.zeros(0, dtype=np.int64)
-    if place > 0:
-        floor = np.partition(sample, place)[place] - 10.0**-ROUNDING
-        near = np.flatnonzero(scores >= floor)
-    if len(near) < depth:
-        near = np.arange(len(scores))
-    values = scores[near]
-    if np.isneginf(values.min(initial=0.0)):
-        near = near[np.isfinite(values)]
-        values = scores[near]
-    if len(near) > depth:
-        units = np.rint(values.astype(np.float64) * 10.0**ROUNDING)
-        last = np.partition(units, len(units) - depth)[len(units) - depth]
-        keep = units > last
-        tied = np.flatnonzero(units == last)
-        keep[tied[: depth - int(keep.sum())]] = True
-        near, values = near[keep], values[keep]
-    return near, values
+def _select_one(scores: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, FloatArray]:
+    """Order the scores that may be among the best `depth` after rounding."""
+    floor = np.finfo(np.float32).min
+    if len(scores) > depth:
+        floor = max(floor, np.partition(scores, -depth)[-depth] - np.float32(10.0**-ROUNDING))
+    near = np.flatnonzero(scores >= floor)
+    rows, values = order(near[None].astype(np.int32), scores[near][None].astype(float), depth)
+    return rows[0], values[0]
 
 
 def scale_by_top(scores: FloatArray) -> FloatArray:

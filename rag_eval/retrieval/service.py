@@ -151,20 +151,24 @@ class RetrievalService:
 
     def retrieve(self, query: str, options: RetrievalOptions) -> RetrievalResult:
         """Retrieve for one query, embedding it anew."""
-        return self._retrieve([query], options)[0]
-
-    def rank(self, query: str, options: RetrievalOptions) -> tuple[Ranking, RetrievalResult]:
-        """Retrieve for one query, with its ranking as rows of the corpus's chunks."""
-        strategy, started = self._strategy(options.strategy or self._default), time.perf_counter()
-        allowed = self._allowed(options)
-        ranked = self._search(strategy, [query], options.top_k, allowed)
-        return ranked, self._result(strategy, ranked, 0, time.perf_counter() - started)
+        return self.rank([query], options)[1][0]
 
     def batch_retrieve(
         self, queries: Sequence[str], options: RetrievalOptions
     ) -> list[RetrievalResult]:
         """Retrieve for many queries at once."""
-        return self._retrieve(list(queries), options) if queries else []
+        return self.rank(list(queries), options)[1] if queries else []
+
+    def rank(
+        self, queries: list[str], options: RetrievalOptions
+    ) -> tuple[Ranking, list[RetrievalResult]]:
+        """Retrieve for queries, with their ranking as rows of the corpus's chunks."""
+        strategy, started = self._strategy(options.strategy or self._default), time.perf_counter()
+        allowed = self._allowed(options)
+        ranked = strategy.search(queries, options.top_k, self._seed, allowed=allowed, cached=False)
+        duration = (time.perf_counter() - started) / len(queries)
+        results = [self._result(strategy, ranked, at, duration) for at in range(len(queries))]
+        return ranked, results
 
     def stats(self) -> RetrievalStats:
         """Describe the corpus and its indexes."""
@@ -192,18 +196,6 @@ class RetrievalService:
                 raise ValueError(f"trust_threshold: {_NO_TRUST}")
             allowed &= self._trust >= threshold
         return None if allowed.all() else allowed
-
-    def _retrieve(self, queries: list[str], options: RetrievalOptions) -> list[RetrievalResult]:
-        strategy = self._strategy(options.strategy or self._default)
-        started, allowed = time.perf_counter(), self._allowed(options)
-        ranked = self._search(strategy, queries, options.top_k, allowed)
-        duration = (time.perf_counter() - started) / len(queries)
-        return [self._result(strategy, ranked, query, duration) for query in range(len(queries))]
-
-    def _search(
-        self, strategy: ReadyStrategy, queries: list[str], top_k: int, allowed: BoolArray | None
-    ) -> Ranking:
-        return strategy.search(queries, top_k, self._seed, allowed=allowed, cached=False)
 
     def _result(
         self, strategy: ReadyStrategy, ranking: Ranking, query: int, duration: float

@@ -18,7 +18,7 @@ from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapsho
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.retrieval.chroma import has_model
+from rag_eval.retrieval.embedding.minilm import has_wheel
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places
 from rag_eval.storage import artifacts
 from rag_eval.storage.hashing import text_hash
@@ -218,7 +218,7 @@ def _die(task):
 @pytest.mark.slow
 def test_ray_embeds_chunks_as_this_process_does(tmp_path):
     need_package("ray")
-    if not has_model():
+    if not has_wheel():
         report_missing("minilm", "the model all-MiniLM-L6-v2 is not on this machine")
     texts = [f"Text {number} of many" for number in range(20)]
     frame = pd.DataFrame({"chunk_id": texts, "doc_id": texts, "title": "", "text": texts})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.retrieval.kinds.hybrid import reciprocal_rank, weighted
-from rag_eval.retrieval.ranking import STRIDE, order, scale_by_top, scale_min_max, select
+from rag_eval.retrieval.ranking import order, scale_by_top, scale_min_max, select
 from rag_eval.retrieval.strategies import _mmr
 
 TIED = st.sampled_from([None, -0.5, 0.0, 0.25, 0.25, 0.5, 1.0])
@@ -42,20 +42,6 @@ def test_select_is_the_sorted_head(lists, depth):
         ]
         assert found == reference.best(wanted, ids_of(len(wanted)), depth)
         assert np.isneginf(scores[query, len(found) :]).all()
-
-
-@given(st.integers(1, 40), st.integers(0, 400), st.integers(0, 2**32 - 1))
-def test_more_ties_at_the_cut_than_the_sample_holds(depth, extra, seed):
-    tied = np.zeros((3, depth + STRIDE + extra + 1), dtype=np.float32)
-    above = np.random.default_rng(seed).choice(tied.shape[1], size=depth // 2, replace=False)
-    tied[1, above] = 1.0
-    tied[2, : tied.shape[1] // 2] = -np.inf
-    rows, _ = select(tied, depth)
-    assert rows[0].tolist() == list(range(depth))
-    for query in (1, 2):
-        scores = [None if np.isneginf(score) else score for score in tied[query].tolist()]
-        wanted = [row for row, _ in reference.best(scores, ids_of(tied.shape[1]), depth)]
-        assert rows[query].tolist() == wanted + [-1] * (depth - len(wanted))
 
 
 @given(st.integers(1, 300), st.integers(1, 30_000), st.floats(0, 1), st.integers(0, 2**32 - 1))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -234,43 +233,20 @@ class CacheUse:
 
 
 def _read_segment(path: Path) -> tuple[npt.NDArray[Any], Float32Array]:
-    """Read the keys of a segment, bytes [n], and map its vectors [n, d].
-
-    The archive compares its own checksums.
-    """
+    """Read the keys, bytes [n], and the vectors [n, d] of a segment, which has checksums."""
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-        keys, shape = archive["keys"], archive["vectors"].shape
-    if len(shape) != 2 or len(keys) != shape[0]:  # noqa: PLR2004 - rows and columns
-        raise ValueError(f"{len(keys)} texts, vectors {shape}")
-    if 0 in shape:
-        return keys, np.zeros(shape, dtype=np.float32)
-    with zipfile.ZipFile(path) as archive, archive.open("vectors.npy") as member:
-        # The member is not compressed. NumPy maps no member, so find the place of its numbers.
-        np.lib.format.read_magic(member)
-        np.lib.format.read_array_header_1_0(member)
-        place = archive.infolist()[archive.namelist().index("vectors.npy")]
-        start = member.tell() + _start_of(path, place.header_offset)
-    return keys, np.memmap(path, np.float32, "r", start, shape)
-
-
-def _start_of(path: Path, header: int) -> int:
-    """Return the place where the data of an archive's member starts, by its local header."""
-    with path.open("rb") as stream:
-        stream.seek(header + _NAME_LENGTH)
-        lengths = struct.unpack("<HH", stream.read(4))
-    return header + _NAME_LENGTH + 4 + int(sum(lengths))
-
-
-_NAME_LENGTH = 26
-"""Place in the local header of a ZIP member where the lengths of its name and extras stand."""
+        keys, vectors = archive["keys"], archive["vectors"]
+    if vectors.ndim != 2 or len(keys) != len(vectors):  # noqa: PLR2004 - rows and columns
+        raise ValueError(f"{len(keys)} texts, vectors {vectors.shape}")
+    return keys, vectors
 
 
 class EmbeddingCache:
     """The vectors of one model in a home.
 
-    Its folder has immutable segments, which are written atomically and memory-mapped. Concurrent
-    writers add segments and lose nothing. A damaged segment is set aside, and its texts are
-    embedded again.
+    Its folder has immutable segments, which are written atomically. Concurrent writers add segments
+    and lose nothing. A damaged segment is set aside, and its texts are embedded again. The vectors
+    of one segment at a time are in memory.
     """
 
     def __init__(self, home: Home, model: str) -> None:
@@ -278,19 +254,22 @@ class EmbeddingCache:
         self.folder = f"{EMBEDDINGS}/{digest(model)}"
         """Name of the folder in the home."""
         self._keys: list[npt.NDArray[Any]] = []
-        self._vectors: list[Float32Array] = []
+        self._segments: list[tuple[Path, tuple[int, ...]]] = []
+        """File and shape of each segment."""
         if not home.has(f"{self.folder}/{MODEL_FILE}"):
             home.write(f"{self.folder}/{MODEL_FILE}", canonical_json({"model": model}).encode())
         for name in home.names(self.folder):
             if not name.endswith(".npz"):
                 continue
             try:
-                keys, vectors = _read_segment(home.fetch(name))
+                self._take(home.fetch(name))
             except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as bad:
                 home.set_aside(name, f"{type(bad).__name__}: {bad}")
-            else:
-                self._keys.append(keys)
-                self._vectors.append(vectors)
+
+    def _take(self, path: Path) -> None:
+        keys, vectors = _read_segment(path)
+        self._keys.append(keys)
+        self._segments.append((path, vectors.shape))
 
     def find(self, keys: npt.NDArray[Any]) -> IntArray:
         """Return the row of each text hash (bytes [n]) for `vectors`; -1 for an unknown text."""
@@ -300,13 +279,13 @@ class EmbeddingCache:
 
     def vectors(self, rows: IntArray) -> Float32Array:
         """Return the vectors of rows, float32 [n, d]."""
-        ends = np.cumsum([len(part) for part in self._vectors])
+        ends = np.cumsum([shape[0] for _, shape in self._segments])
         segment = np.searchsorted(ends, rows, side="right")
-        vectors = np.zeros((len(rows), self._vectors[0].shape[1]), dtype=np.float32)
+        vectors = np.zeros((len(rows), self._segments[0][1][1]), dtype=np.float32)
         for number in np.unique(segment).tolist():
             place = np.flatnonzero(segment == number)
-            part = self._vectors[number]
-            vectors[place] = part[rows[place] - (ends[number] - len(part))]
+            path, shape = self._segments[number]
+            vectors[place] = _read_segment(path)[1][rows[place] - (ends[number] - shape[0])]
         return vectors
 
     def add(self, keys: npt.NDArray[Any], vectors: Float32Array) -> None:
@@ -317,8 +296,7 @@ class EmbeddingCache:
             np.savez(stream, keys=keys, vectors=vectors)
         if self.home.is_remote:
             self.home.put(name, path)
-        self._keys.append(keys)
-        self._vectors.append(_read_segment(path)[1])
+        self._take(path)
 
 
 EmbedBlocks = Callable[[list[IntArray]], Iterator[tuple[IntArray, Float32Array]]]
@@ -551,10 +529,6 @@ class EmbeddingSource:
         if not isinstance(embedder, LsaEmbedder):
             raise TypeError(f"{self.model} has no terms")
         return embedder.columns(self.table.vocabulary)
-
-    def text_vectors(self, texts: list[str]) -> Float32Array:
-        """Embed further texts as documents, float32 [n, d]; `use` does not count them."""
-        return embed_cached(self._embed, self._cache, texts)
 
     def can_embed(self, query: str) -> bool:
         """Check whether a question can be embedded. A file of vectors only has its own texts."""
