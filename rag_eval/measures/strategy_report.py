@@ -131,8 +131,8 @@ class FlipMatrix(Record):
     n: list[list[Count]]
 
 
-class WordingFigure(Figure):
-    """Recall and observed miss rate under one wording."""
+class RecallFigure(Figure):
+    """Recall and observed miss rate, under one wording or over the questions of a slice."""
 
     miss: Figure
 
@@ -150,7 +150,7 @@ class StrategyStability(Record):
     hit_changes_with_wording: dict[Annotated[str, Field(pattern=r"^hit_at_[0-9]+$")], Figure]
     flip_matrix: FlipMatrix
     recall_at_10_by_wording: dict[Literal["worst", "mean", "best"], Figure]
-    by_wording: dict[str, WordingFigure] = Field(
+    by_wording: dict[str, RecallFigure] = Field(
         default_factory=dict,
         description="recall and misses at 10 results under each wording, the original one first",
     )

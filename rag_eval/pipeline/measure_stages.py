@@ -28,6 +28,7 @@ from rag_eval.measures.answers import (
 )
 from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.measures.run_scores import LEVELS, GoldArrays
+from rag_eval.measures.slices import SlicesPart, measure_slices
 from rag_eval.measures.stability import measure_distances, measure_wordings
 from rag_eval.measures.strategy_figures import (
     compare_strategies,
@@ -70,21 +71,31 @@ class RankingFacts:
 
 
 class RankingMeasures(Result):
-    """Ranking measures: PER_QUERY frame, and figures."""
+    """Ranking measures: PER_QUERY frame, figures, and those of the questions by tag."""
 
     per_query: pd.DataFrame = frame_part()
     about: RankingFacts = json_part()
+    slices: SlicesPart = json_part()
 
     def report_part(self, _: Work) -> dict[str, object]:
-        """Give the measures of the strategies, and their paired comparisons."""
+        """Give the measures of the strategies, their paired comparisons, and the slices."""
         strategies = {
             entry.name: {"measures": entry.measures, "ann_recall": entry.ann_recall}
             for entry in self.about.strategies
         }
-        return {"strategies": strategies, "comparisons": self.about.comparisons}
+        return {
+            "strategies": strategies,
+            "comparisons": self.about.comparisons,
+            "slices": self.slices,
+        }
 
 
-@Stage("ranking_measures", "measures", reads=("k", "level", "depth", "seeds"), columns=PER_QUERY)
+@Stage(
+    "ranking_measures",
+    "measures",
+    reads=("k", "level", "depth", "seeds", "uncertainty.k"),
+    columns=PER_QUERY,
+)
 def measure_rankings(
     work: Work,
     *,
@@ -106,6 +117,7 @@ def measure_rankings(
     return RankingMeasures(
         per_query=list_scores(scored),
         about=RankingFacts(work.config.level, strategies, comparisons),
+        slices=measure_slices(scored),
     )
 
 

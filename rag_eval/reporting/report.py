@@ -34,6 +34,7 @@ from rag_eval.core.types import Level, Status
 from rag_eval.gates.gate import GatePart, PreviousPart
 from rag_eval.gold.gold_report import GoldPart
 from rag_eval.measures.answers import AnswersPart, CitationsPart, RagasFigure
+from rag_eval.measures.slices import SlicesPart
 from rag_eval.measures.strategy_report import StabilityPart, StrategyPart
 from rag_eval.trust.trust_report import TrustPart
 from rag_eval.uncertainty.miss_rate_report import CalibrationPart, MissesPart, UncertaintyPart
@@ -163,6 +164,7 @@ class Report(Record):
     strategies: list[StrategyPart] = Field(min_length=1)
     comparisons: list[ComparedPair]
     stability: StabilityPart
+    slices: SlicesPart
     answers: AnswersPart | Absent
     citations: CitationsPart | Absent
     trust: TrustPart

@@ -10,7 +10,7 @@ from typing import Any
 
 PANELS = tuple(
     (
-        "verdict explorer measures recall miss-rates history citations stability "
+        "verdict explorer measures recall miss-rates history citations stability slices "
         "trust cost denominators methods"
     ).split()
 )

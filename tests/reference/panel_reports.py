@@ -1,6 +1,6 @@
 """A small report, written by hand.
 
-It holds all that the panels of answers, trust, history, cost and methods show.
+It holds all that the panels of answers, trust, slices, history, cost and methods show.
 """
 
 import copy
@@ -127,4 +127,9 @@ def full(names: tuple[str, ...] = ("bm25", "vector", "rrf")) -> dict[str, Any]:
     report["uncertainty"]["strategies"] = {name: copy.deepcopy(observed) for name in names}
     report["previous"]["run_id"] = "20260103T020000000Z-00000002"
     report["previous"]["deltas"] = [{"strategy": name, **delta} for name in names]
+    figure = {**estimate(0.4, 0.2, 0.65, 8), "miss": estimate(None)}
+    report["slices"]["by"] = [
+        {"tag": tag, "n_queries": 10, "strategies": dict.fromkeys(names, figure)}
+        for tag in ("io", "dates")
+    ]
     return report

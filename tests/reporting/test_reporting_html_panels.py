@@ -22,7 +22,7 @@ from panel_pages import (
 from rag_eval.core import config as records
 from rag_eval.core.types import CODES, FIXES, OUTCOMES
 from rag_eval.gates.gate import ChangeCode
-from rag_eval.reporting.tables import panel_words
+from rag_eval.reporting.tables import column_key, panel_words
 
 NO_ANSWERS = {"value": None, "reason": "the gold set configures no answers"}
 NO_LATENCY = {"n": 0, "p50": None, "p95": 0.0, "p99": None, "measured_at": None}
@@ -249,6 +249,17 @@ def test_trust_tables(made):
     }
 
 
+# --- Slices
+
+
+def test_every_slice_has_its_figures(made):
+    panel, markup = rendered("slices", made)
+    found = by(panel, "slices", "tag")
+    label = column_key("R@10")
+    assert pick(found["io"], "questions", label, "scored", "missed") == ("10", "0.4", "8", "")
+    assert "some differ by chance" in markup
+
+
 # --- History
 
 
@@ -470,7 +481,9 @@ def test_a_hostile_text_is_data(report, text):
     report["citations"]["codes"] = {text: 1}
     report["trust"]["notes"] = [text]
     report["trust"]["poisoning"] |= {"reasons": {text: 1}, "rules_version": text}
-    for panel in ("citations", "trust"):
+    for part in report["slices"]["by"]:
+        part["tag"] = text
+    for panel in ("citations", "trust", "slices"):
         rendered(panel, report)
 
 

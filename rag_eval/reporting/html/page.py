@@ -45,6 +45,7 @@ PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "history": run.history,
     "citations": evidence.answer_panel,
     "stability": retrieval.stability,
+    "slices": retrieval.slices,
     "trust": evidence.trust_panel,
     "cost": run.cost,
     "denominators": retrieval.denominators,

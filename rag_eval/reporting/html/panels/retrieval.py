@@ -125,6 +125,23 @@ def stability(page: Page) -> Panel:
     return Panel("Stability", "stability.html", context, shown)
 
 
+# ---- Slices: recall and misses by tag.
+
+
+def slices(page: Page) -> Panel:
+    """Make the panel of slices."""
+    rows = [
+        {"tag": part["tag"], "questions": part["n_queries"], "strategy": name, "found": figure}
+        for part in page.report["slices"]["by"]
+        for name, figure in part["strategies"].items()
+        if name == page.primary
+    ]
+    columns = """tag | questions | R@10 = found | scored = found.n_scored
+        | effective = found.n_effective :1 | missed = found.miss"""
+    table = page.table("slices", "The primary strategy by tag", columns, rows)
+    return Panel("Slices", "slices.html", {"slices": page.report["slices"]}, {"slices": table})
+
+
 # ---- Recall by K at document, section and span level, and how far strategies find the same.
 
 LEVELS: Final = ("document", "section", "span")
