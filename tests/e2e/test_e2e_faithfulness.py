@@ -7,7 +7,7 @@ import json
 
 import pytest
 from cli_project import CONFIG
-from ragas_fake_server import FakeJudge
+from fake_llm import FakeJudge
 
 from rag_eval.reporting.report import first_fault
 

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from ragas_fake_server import FakeJudge
+from fake_llm import FakeJudge
 
 from rag_eval.core.settings import Endpoint
 from rag_eval.measures.answers import (

@@ -167,6 +167,64 @@ class FakeLLM:
         )
 
 
+class FakeJudge(FakeLLM):
+    """The judge of ragas, which answers the prompts of faithfulness in their schema.
+
+    The statements are the sentences of the answer. A statement follows from the context when the
+    context holds all its words of four letters or more. `behaviour` selects a fault:
+    `no_statements` (ragas gives NaN), `garbage` (no JSON), `wrong_schema`, `busy` (always 429),
+    `busy_once` (429 to the first request), `down` (500), or `slow` (answers after a second).
+    """
+
+    def __init__(self, behaviour: str = "good") -> None:
+        super().__init__()
+        self.behaviour = behaviour
+        self.requests: list[dict] = []
+        self.at_once = self.most_at_once = 0
+
+    def begin(self, body: dict, headers: dict[str, str]) -> tuple[str, int]:
+        del headers
+        faults = {"busy": "burst_429:999", "busy_once": "burst_429:1", "down": "burst_500:999"}
+        with self.lock:
+            self.requests.append(body)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            return faults.get(self.behaviour, "good"), len(self.requests) - 1
+
+    def answer(self, name: str, messages: Messages, before: int) -> str:
+        del name, before
+        if self.behaviour == "slow":
+            time.sleep(1)
+        with self.lock:
+            self.at_once -= 1
+        bad = {
+            "garbage": "I would say NaN.",
+            "wrong_schema": json.dumps({"score": "NaN"}),
+            "no_statements": json.dumps({"statements": []}),
+        }
+        return bad.get(self.behaviour) or json.dumps(judge(messages[-1]["content"]))
+
+
+def content_words(text: str) -> set[str]:
+    return {word for word in re.findall(r"\w+", text.lower()) if len(word) > 3}
+
+
+def judge(prompt: str) -> dict:
+    """Answer the JSON object that ragas puts last into its prompt, after the examples."""
+    start = prompt.rindex("\ninput: ") + len("\ninput: ")
+    asked = json.JSONDecoder().raw_decode(prompt[start:].lstrip())[0]
+    if "answer" in asked:
+        return {
+            "statements": [part for part in re.split(r"(?<=[.!?])\s+", asked["answer"]) if part]
+        }
+    known = content_words(asked["context"])
+    statements = [
+        {"statement": text, "reason": "words", "verdict": int(content_words(text) <= known)}
+        for text in asked["statements"]
+    ]
+    return {"statements": statements}
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
