@@ -234,18 +234,6 @@ def test_a_port_whose_batch_breaks_fails_only_the_culprit(nights):
     assert measure(entry)["value"] == pytest.approx(bm25 - 1 / 3)
 
 
-def test_our_own_export_comes_back_as_the_same_figures(nights, project, outside):
-    outside({"other": "run_file: missing.trec"}, exit_code=1)
-    project.write("paraphrases.jsonl", "")  # a run file has the original wordings
-    project.write("mine.trec", nights.good.bm25)
-    outside({"mine": "run_file: mine.trec"})
-    bm25, mine = (
-        [part for part in entry["measures"] if part["level"] == "document"]
-        for entry in project.strategies().values()
-    )
-    assert bm25 == mine
-
-
 def test_the_next_run_asks_a_killed_service_again(project, outside):
     service = ServiceProcess(project.corpus)
     try:

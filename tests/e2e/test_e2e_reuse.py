@@ -7,10 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ir_measures
 import jsonschema
 import numpy as np
-import pandas as pd
 import pytest
 from cli_project import (
     BEIR_CORPUS,
@@ -205,30 +203,6 @@ def test_paths_and_time_are_not_hashed(nights):
     draft = make_draft({**body, "mrr": 0.123}, dt.datetime.now(dt.UTC))
     other = finish(draft, draft.gates).dump()
     assert other["content_hash"] != report["content_hash"]
-
-
-def test_files_of_the_field_give_the_reports_figures(nights):
-    """Run files hold original wordings only, so the compared report has no paraphrases."""
-    night = nights.by_name["no paraphrases"]
-    qrels = list(ir_measures.read_trec_qrels(str(night.folder / "qrels.trec")))
-    per_query = pd.read_parquet(night.folder / "per-query.parquet").query("level == 'document'")
-    table = pd.read_csv(night.folder / "measures.csv").query("level == 'document'")
-    for entry in night.report["strategies"]:
-        name = entry["name"]
-        ranking = list(ir_measures.read_trec_run(str(night.folder / f"run-{name}.trec")))
-        values = {
-            part["label"]: part["value"]
-            for part in entry["measures"]
-            if part["level"] == "document"
-        }
-        parsed = {label: ir_measures.parse_measure(label) for label in values}
-        found = ir_measures.calc_aggregate(parsed.values(), qrels, ranking)
-        assert {label: found[one] for label, one in parsed.items()} == pytest.approx(values)
-        assert len({row.query_id for row in qrels}) == measure(entry, "R@10")["n_scored"]
-        rows = per_query[(per_query["strategy"] == name) & per_query["eligible"]]
-        assert rows["recall_at_5"].mean() == pytest.approx(values["R@5"])
-        shown = table[table["strategy"] == name].set_index("label")["value"].dropna()
-        assert shown.to_dict() == pytest.approx(values)
 
 
 def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(nights, tracking_store):

@@ -4,7 +4,6 @@ import sqlite3
 
 import postgres_server
 import pytest
-from cli_project import CONFIG
 from trace_lines import parse, read_traces
 
 from rag_eval.storage.sql import SqlStore
@@ -93,29 +92,3 @@ def test_lines_rows_and_report_agree(project, database):
         columns = connection.execute("PRAGMA table_info(rag_traces)").fetchall()
         connection.close()
         assert [row[1] for row in columns] == COLUMNS
-
-
-@pytest.mark.slow
-def test_a_database_that_cannot_be_used_leaves_the_report(project, monkeypatch):
-    password = "s3cr3t-pw"
-    monkeypatch.setenv("RAG_EVAL_DATABASE_URL", f"postgresql://me:{password}@127.0.0.1:9/db")
-    result = project.run()
-    assert "warning: the traces were not written" in result.stderr
-    assert "the report is complete" in result.stderr
-    assert password not in result.output + result.stderr
-    assert project.report()["run_id"] in result.stdout
-    assert len(log_of(project)) >= 4  # the lines do not need the database
-    files = project.files()
-    assert [path for path in files if password.encode() in path.read_bytes()] == []
-
-
-@pytest.mark.slow
-def test_no_trace_lines_without_answers(project):
-    project.run()
-    assert log_of(project)
-    before = len(read_traces(SqlStore(project.home / "rag_eval.db")))
-    log = project.reports / "tiny" / "traces.log"
-    project.write("gold_set.yaml", CONFIG.replace(ANSWERS, ""))
-    project.run()
-    assert not log.exists()  # lines of an earlier run do not stand beside this report
-    assert len(read_traces(SqlStore(project.home / "rag_eval.db"))) == before

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import postgres_server
 import pytest
@@ -15,7 +14,6 @@ from pydantic import SecretStr
 
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.cleaning import clean
-from rag_eval.pipeline.comparisons import accept_baseline, acceptances
 from rag_eval.pipeline.history import open_run
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import evaluate, open_runner
@@ -57,35 +55,6 @@ def test_a_home_in_an_object_store_gives_the_results_of_a_folder(project, addres
     assert open_run(home, "latest").per_query().equals(figures)
     runner = open_runner(open_gold_set(project.gold, settings))
     assert [str(node) for node in runner.nodes() if runner.find_recorded(node) is None] == []
-
-
-@pytest.mark.slow
-def test_two_workers_that_promote_at_once_lose_no_acceptance(
-    project, address, postgres, monkeypatch
-):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    settings = Settings(
-        home=address,
-        scratch=project.root / "scratch",
-        reports=project.reports,
-        database_url=postgres_server.new_database(postgres),
-        tracking_uri=NO_MLFLOW,
-        html_report=False,
-        wait_s=120,
-    )
-    evaluate(open_gold_set(project.gold, settings))
-
-    def promote(worker: str) -> None:
-        own = settings.model_copy(update={"scratch": project.root / worker})
-        for turn in range(N_TURNS):
-            accept_baseline(own, "latest", worker, f"turn {turn}", gold_set="tiny")
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(promote, WORKERS))  # each has its own disk, lock and connection
-    found = [(one.who, one.why) for one in acceptances(open_home(settings), "tiny")]
-    expected = {(worker, f"turn {turn}") for worker in WORKERS for turn in range(N_TURNS)}
-    assert len(found) == len(expected)
-    assert set(found) == expected
 
 
 EACH_STAGE = """
