@@ -31,18 +31,14 @@ Goals = tuple[float | None, float | None]
 RECORD = ROOT / "benchmarks" / "guard_figures.jsonl"
 GOALS: dict[str, Goals] = {"ordinary": (0.2, 5), "llm_docs": (1, 20), "about_injection": (5, None)}
 """Most texts of 1,000 that may be blocked, and that may have a warning."""
-MILDER = "with `about_injection`"
-"""Added to the name of a set that is judged with this setting."""
 NO_GOALS: Goals = (None, None)
 SPEED_BAR, SPEED_TEXTS, REPEATS = 1.0, 2_000, 7
 Z = statistics.NormalDist().inv_cdf(0.975)
 
 
-def judge(texts: Sequence[str], *, about_injection: bool = False) -> list[str]:
+def judge(texts: Sequence[str]) -> list[str]:
     """Return the verdict of each text alone."""
-    milder = {"about_injection": about_injection}
-    found = guard.screen(texts, **milder)
-    return guard.judge_findings(found, len(texts), **milder)
+    return guard.judge_findings(guard.screen(texts), len(texts))
 
 
 def with_bounds(count: float, n: int, scale: int = 1) -> list[float]:
@@ -73,9 +69,6 @@ def count_found(rows: Sequence[Attack], judged: Sequence[str]) -> Iterator[Row]:
 def measure_families() -> list[Row]:
     rows = attacks(data_folder())
     lines = list(count_found(rows, judge([row.text for row in rows])))
-    held_out = [row._replace(set=f"{HELD_OUT}, {MILDER}") for row in rows if row.set == HELD_OUT]
-    milder = judge([row.text for row in held_out], about_injection=True)
-    lines += [line for line in count_found(held_out, milder) if line["by"] == "set"]
     for line in lines:
         emit("guard_families", **line)
     return lines
@@ -104,9 +97,6 @@ def measure_clean() -> list[Row]:
         lines.append(count_stopped(clean.name, judged, GOALS[clean.goal] if held_out else NO_GOALS))
         if not held_out:
             pools[clean.goal] += judged
-        if clean.goal == "about_injection":
-            judged = judge(clean.texts, about_injection=True)
-            lines.append(count_stopped(f"{clean.name}, {MILDER}", judged, GOALS[clean.goal]))
     lines += [
         count_stopped(f"all of {goal}", judged, GOALS[goal])
         for goal, judged in pools.items()

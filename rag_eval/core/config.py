@@ -259,9 +259,6 @@ class Trust(Part):
     quarantine: Annotated[Quarantine, BeforeValidator(_refuse_flag)] = "blocked"
     """Chunks that are left out of the index and of results: those that are blocked, those with
     warnings too, or none. Chunks that stay in are only reported."""
-    about_injection: bool = False
-    """Whether the corpus is about prompt injection and quotes attacks. Rules and sentence model
-    then count one step less in visible text, and warnings there do not add up to a block."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     """Trust under which chunks are left out; recall is reported with and without."""
     filter: bool = False

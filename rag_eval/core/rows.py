@@ -507,6 +507,7 @@ REMOVED_KEYS: Final = {
         (f"corpus.{name}_column" for name in ("title", "url", "author", "date")),
         "columns of the names title, url, author and date are read",
     ),
+    "trust.about_injection": "`rag-eval trust allow` lets pages that quote attacks in",
     "trust.signatures": "name a `manifest`, which `rag-eval trust sign` signs",
     "trust.unsigned": "a document that the manifest does not record has a warning",
     "uncertainty.also": "copy the gold set under another name and change `uncertainty.target`",

@@ -162,7 +162,7 @@ def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
     layout = corpus_snapshot.layout
     chunks: Any
     if layout is not None:
-        keys = run_step(work, CUT, layout, options=chunker)
+        keys = run_step(work, CUT, layout, chunker)
         decided_by = [work.version, chunker.model_dump(mode="json")]
         chunks = sharded_frame(layout, CUT, "chunks", decided_by, keys)
         columns = ["chunk_id", "text_hash"]
@@ -280,7 +280,7 @@ def _identify_trust(
     return [corpus_chunks.id, files, inputs.notes, allowed, day, *whole]
 
 
-_TRUST_READS = ("domains", "authors", "keys", "unlisted", "about_injection")
+_TRUST_READS = ("domains", "authors", "keys", "unlisted")
 
 
 @Stage(
@@ -315,7 +315,6 @@ def judge_evidence(
             of_documents,
             join_findings([across.frame("rows"), groups]),
             inputs.allowed,
-            about_injection=config.about_injection,
         )
     summary = TrustFacts(
         as_of=day.isoformat(),
@@ -352,18 +351,15 @@ def _judge_first_chunks(
 
 def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
     """Find poison across title and text in the chunks that the run before did not have."""
-    milder = work.config.trust.about_injection
 
     def make(block: IntArray) -> pd.DataFrame:
         part = chunks[["title", "text"]].iloc[block].reset_index(drop=True)
-        return find_across_titles(part, about_injection=milder)
+        return find_across_titles(part)
 
     recorded = work.find_before(EvidenceTrust)
     before = None if recorded is None else recorded.titles
     keys = identify_chunks(chunks)
-    return work_by_chunk(
-        work, "screened_titles", identity=milder, keys=keys, make=make, before=before
-    )
+    return work_by_chunk(work, "screened_titles", identity="", keys=keys, make=make, before=before)
 
 
 def _screen_corpus(work: Work, corpus: CorpusSnapshot) -> pd.DataFrame:
@@ -371,11 +367,11 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot) -> pd.DataFrame:
 
     The result is stored separately, because neither the day nor allowed chunks change it.
     """
-    layout, milder = corpus.layout, work.config.trust.about_injection
+    layout = corpus.layout
     if layout is not None:
-        keys = run_step(work, SCREENED, layout, options=milder)
+        keys = run_step(work, SCREENED, layout)
         work.evaluation.close_pool()  # later steps have no shards, and its processes hold memory
-        frame = sharded_frame(layout, SCREENED, "findings", [work.version, milder], keys)
+        frame = sharded_frame(layout, SCREENED, "findings", work.version, keys)
         findings = read_shards(work.evaluation.store, frame, "findings").to_pandas()
         owners = pd.Index(corpus.artifact.frame("documents", ["doc_id"])["doc_id"])
         rows = owners.get_indexer(pd.Index(findings["doc_id"])).astype(np.int64)
@@ -385,13 +381,13 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot) -> pd.DataFrame:
         documents = corpus.documents
         texts = documents["text"].tolist()
         with work.progress.step("Screening the corpus", len(texts), "documents") as advance:
-            parts = [screen_documents(documents, about_injection=milder)[list(FINDINGS.columns)]]
+            parts = [screen_documents(documents)[list(FINDINGS.columns)]]
             advance(len(texts))
         with work.progress.step("Looking for topic shifts"):
             parts.append(topic_shift(texts))
         return {"findings": join_findings(parts)}
 
-    return work.keep("screened", [corpus.id, milder], make).frame("findings")
+    return work.keep("screened", [corpus.id], make).frame("findings")
 
 
 @Stage(

@@ -153,7 +153,7 @@ def _describe_units(
     documents = corpus.documents.set_index("doc_id")
     for run in runs.runs.values():
         if run.units is not None:
-            verdicts = judge_units(run.units, cut.chunks, trust.trust, runs.config.trust)
+            verdicts = judge_units(run.units, cut.chunks, trust.trust)
             described = run.units.assign(
                 title=documents["title"].reindex(run.units["doc_id"]).fillna("").to_numpy(),
                 shown=run.units["returned"],

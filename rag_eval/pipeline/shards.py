@@ -302,7 +302,7 @@ def _cut(task: _Task) -> dict[str, Any]:
 
 def _screen(task: _Task) -> dict[str, Any]:
     documents = task.store.need(READ, task.source).frame("documents")
-    return {"findings": screen_documents(documents, about_injection=task.options)}
+    return {"findings": screen_documents(documents)}
 
 
 _STEPS: Final[Mapping[str, Callable[[_Task], dict[str, Any]]]] = {
@@ -312,11 +312,11 @@ _STEPS: Final[Mapping[str, Callable[[_Task], dict[str, Any]]]] = {
 }
 
 
-def screen_documents(documents: pd.DataFrame, *, about_injection: bool = False) -> pd.DataFrame:
+def screen_documents(documents: pd.DataFrame) -> pd.DataFrame:
     """Screen texts and titles of DOCUMENTS one by one: FINDINGS with `doc_id` and `in_title`."""
     texts, titles = documents["text"].tolist(), documents["title"].tolist()
-    of_texts = screen(texts, about_injection=about_injection)
-    of_titles = screen(titles, about_injection=about_injection).assign(start=-1, end=-1)
+    of_texts = screen(texts)
+    of_titles = screen(titles).assign(start=-1, end=-1)
     parts = [of_texts.assign(in_title=False), of_titles.assign(in_title=True)]
     findings = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     owners = documents["doc_id"].to_numpy(dtype=object)[findings["row"].to_numpy(dtype="int64")]
@@ -329,15 +329,17 @@ def _run(task: _Task) -> None:
     task.store.put(task.kind, _STEPS[task.kind](task), made_from=made_from, key=task.key)
 
 
-def run_step(work: Work, kind: str, layout: Layout, *, options: Chunker | bool) -> dict[str, str]:
+def run_step(
+    work: Work, kind: str, layout: Layout, chunker: Chunker | None = None
+) -> dict[str, str]:
     """Run one step over the documents of all shards; return the key of each shard's result.
 
-    `options` is the chunker of `CUT`, or for `SCREENED`, whether the corpus is about injection.
+    Only the step `CUT` has a chunker.
     """
-    setting = options if isinstance(options, bool) else options.model_dump(mode="json")
+    setting = None if chunker is None else chunker.model_dump(mode="json")
     keys = {shard.key: digest([kind, work.version, shard.key, setting]) for shard in layout.shards}
     store = _shared_store(work)
-    _run_all(work, [_Task(store, kind, source, key, options) for key, source in keys.items()])
+    _run_all(work, [_Task(store, kind, source, key, chunker) for key, source in keys.items()])
     return keys
 
 

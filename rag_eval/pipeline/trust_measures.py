@@ -69,7 +69,7 @@ def measure_trust(
             units = of_chunks
             if scored.runs[name].has_own_units:
                 own_units, chunks = scored.units(name), corpus_chunks.chunks
-                units = judge_units(own_units, chunks, evidence_trust.trust, work.config.trust)
+                units = judge_units(own_units, chunks, evidence_trust.trust)
             strategies[name] = _measure_retrieved(scored, name, units)
             advance(1)
     documents = corpus_snapshot.documents

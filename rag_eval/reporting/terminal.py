@@ -268,9 +268,8 @@ def _count_poison(guard: Poisoning) -> str:
 
 def _guard(report: Report, page: Page) -> Parts:
     guard = report.trust.poisoning
-    milder = ", for a corpus about injection" if guard.about_injection else ""
     yield (
-        f"screening (rules {quoted(guard.rules_version)}{milder}): {guard.n_blocked:,} of "
+        f"screening (rules {quoted(guard.rules_version)}): {guard.n_blocked:,} of "
         f"{guard.n_chunks:,} chunks blocked, {guard.n_warned:,} warned, {guard.n_allowed:,} "
         f"allowed by a person (quarantine: {guard.quarantine})"
     )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray, Ranges, find_overlaps
-from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Trust, Verdict
+from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Verdict
 from rag_eval.core.frames import make_frame
 from rag_eval.trust.discovery import Severity
 from rag_eval.trust.markup import find_quotations
@@ -89,7 +89,6 @@ def _screen_batch(
     rules: RuleSet,
     *,
     sentences: bool,
-    about_injection: bool,
 ) -> Iterator[Finding]:
     """Yield the findings of (row, text): of each text the tricks, then the views."""
     readings = read_all([text for _, text in batch])
@@ -116,8 +115,6 @@ def _screen_batch(
                 visible = matches
                 matched = [match for match, _ in matches]
                 softened = _soften_quotations(text, matched + spoken_of, rules.about_code)
-                if about_injection:  # its honest pages quote attacks without any marks
-                    softened = ((*match[:3], _MILDER[match[3]], match[4]) for match in softened)
             else:
                 # The model never blocks alone, so its findings are not raised.
                 plain = view.kind == "decoded" and view.source not in tricks
@@ -135,13 +132,11 @@ def screen(
     rules: RuleSet | None = None,
     *,
     sentences: bool = True,
-    about_injection: bool = False,
 ) -> pd.DataFrame:
     """Screen documents, chunks or passages one by one, in time linear in each length.
 
     `sentences` adds the model over sentences, which finds orders that no rule knows.
-    `about_injection` makes rules and model one step milder in visible text. Returns FINDINGS of the
-    checks `pattern`, `hidden` and `encoded`; `row` is the place in `texts`.
+    Returns FINDINGS of the checks `pattern`, `hidden` and `encoded`; `row` is the place in `texts`.
     """
     rules = rules or RuleSet.load()
     findings: list[Finding] = []
@@ -151,9 +146,7 @@ def screen(
         batch.append((row, text))
         size += len(text)
         if size >= _BATCH_CHARS or row == len(texts) - 1:
-            findings += _screen_batch(
-                batch, rules, sentences=sentences, about_injection=about_injection
-            )
+            findings += _screen_batch(batch, rules, sentences=sentences)
             batch, size = [], 0
     return make_frame(FINDINGS, findings)
 
@@ -180,7 +173,7 @@ _FACTS = (
 ).split()
 
 
-def find_across_titles(chunks: pd.DataFrame, *, about_injection: bool = False) -> pd.DataFrame:
+def find_across_titles(chunks: pd.DataFrame) -> pd.DataFrame:
     """Find poison that begins in a title and ends in the text, because an index joins them.
 
     Returns FINDINGS by chunk row; those of a chunk depend on no other chunk.
@@ -188,7 +181,7 @@ def find_across_titles(chunks: pd.DataFrame, *, about_injection: bool = False) -
     rows = np.flatnonzero(chunks["title"] != "")
     heads, texts = chunks["title"].iloc[rows].str[-_BORDER:], chunks["text"].iloc[rows]
     joined = (heads + " " + texts.str[:_BORDER]).tolist()
-    findings = screen(joined, sentences=False, about_injection=about_injection)
+    findings = screen(joined, sentences=False)
     at = findings["row"].to_numpy(dtype=np.int64)
     border = heads.str.len().to_numpy(dtype=np.int64)[at]
     over = (findings["start"].to_numpy() < border) & (findings["end"].to_numpy() > border + 1)
@@ -224,22 +217,16 @@ def join_findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return FINDINGS.check(pd.concat(filled, ignore_index=True))
 
 
-def _find_signs(findings: pd.DataFrame, *, about_injection: bool) -> "pd.Series[bool]":
+def _find_signs(findings: pd.DataFrame) -> "pd.Series[bool]":
     """Tell which FINDINGS are warnings that can add up to a block: those about the text itself.
 
     The source of a document and its line in a manifest are facts about documents, which harmless
-    text has too. In a corpus about injection, only hidden and decoded text counts. There, a visible
-    sentence that speaks to a model is a hint, so a warning of the model is about other text.
+    text has too.
     """
-    warned = findings["check"].isin((*_OF_TEXT, "flood")) & (findings["severity"] == "warning")
-    if about_injection:
-        warned &= findings["check"].isin(["hidden", "encoded"]) | (findings["rule"] == SPEAKS)
-    return warned
+    return findings["check"].isin((*_OF_TEXT, "flood")) & (findings["severity"] == "warning")
 
 
-def rank_findings(
-    findings: pd.DataFrame, n: int, *, about_injection: bool = False
-) -> tuple[IntArray, list[list[str]]]:
+def rank_findings(findings: pd.DataFrame, n: int) -> tuple[IntArray, list[list[str]]]:
     """Rank n texts by their FINDINGS, whose rows are the texts: 0 clean, 1 warning, 2 blocked.
 
     The second value is the reason codes of each text, the gravest first. Two warnings of different
@@ -256,7 +243,7 @@ def rank_findings(
     reasons: list[list[str]] = [[] for _ in range(n)]
     for row, code in zip(shown["row"], shown["check"] + "." + shown["rule"], strict=True):
         reasons[row].append(code)
-    signs = shown[_find_signs(shown, about_injection=about_injection)]
+    signs = shown[_find_signs(shown)]
     signs = signs.assign(rule=signs["rule"].str.replace(_LANGUAGE, "", regex=True))
     signs = signs.drop_duplicates(["row", "check", "rule"])
     count = np.bincount(signs["row"].to_numpy(dtype=np.int64), minlength=n)
@@ -267,11 +254,9 @@ def rank_findings(
     return rank, reasons
 
 
-def judge_findings(
-    findings: pd.DataFrame, n: int, *, about_injection: bool = False
-) -> list[Verdict]:
+def judge_findings(findings: pd.DataFrame, n: int) -> list[Verdict]:
     """Return the verdict on each of n texts alone, by the rule of `rank_findings`."""
-    ranks, _ = rank_findings(findings, n, about_injection=about_injection)
+    ranks, _ = rank_findings(findings, n)
     return [VERDICTS[rank] for rank in ranks]
 
 
@@ -281,8 +266,6 @@ def judge_chunks(
     findings: pd.DataFrame,
     across: pd.DataFrame,
     allowed: Mapping[str, str],
-    *,
-    about_injection: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Judge every chunk; return EVIDENCE_TRUST in the order of chunks, and FINDINGS by chunk.
 
@@ -293,7 +276,7 @@ def judge_chunks(
     """
     spread = _spread_findings(findings, pd.Index(documents["doc_id"]), chunks)
     findings = join_findings([spread, across])
-    rank, reasons = rank_findings(findings, len(chunks), about_injection=about_injection)
+    rank, reasons = rank_findings(findings, len(chunks))
     allowed_by = np.array([allowed.get(doc_id, "") for doc_id in chunks["doc_id"]], dtype=object)
     # An attack seldom ends with its chunk, so a warning in the same document blocks too. Chunks
     # that warnings block together do not count against other chunks.
@@ -301,7 +284,7 @@ def judge_chunks(
     of_text = findings["check"].isin(_OF_TEXT)
     stopped = findings.loc[of_text & (findings["severity"] == "blocked"), "row"].to_numpy()
     blocked_in = set(doc_ids[stopped])
-    warned = _find_signs(findings, about_injection=about_injection)
+    warned = _find_signs(findings)
     for row in findings.loc[warned, "row"].unique().tolist():
         if rank[row] < _RANK["blocked"] and doc_ids[row] in blocked_in:
             rank[row] = _RANK["blocked"]
@@ -347,9 +330,7 @@ def verdicts_of_chunks(evidence: pd.DataFrame) -> UnitVerdicts:
     )
 
 
-def judge_units(
-    units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame, config: Trust
-) -> UnitVerdicts:
+def judge_units(units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame) -> UnitVerdicts:
     """Judge the units of an external strategy (UNITS) by the verdicts on all chunks.
 
     `evidence` is the EVIDENCE_TRUST of `chunks`. A unit without a chunk, and a returned text that
@@ -373,11 +354,8 @@ def judge_units(
     # The returned text differs from the corpus, so no judgement or allowance covers it.
     other = np.flatnonzero(returned != "")
     places = np.concatenate([foreign, other])
-    milder = config.about_injection
-    findings = screen(
-        [str(text) for text in (*texts[foreign], *returned[other])], about_injection=milder
-    )
-    graded = rank_findings(findings, len(places), about_injection=milder)
+    findings = screen([str(text) for text in (*texts[foreign], *returned[other])])
+    graded = rank_findings(findings, len(places))
     for place, grade, codes in zip(places, *graded, strict=True):
         mark(place, grade, codes)
     trust = evidence.drop_duplicates("doc_id").set_index("doc_id")["trust"]

@@ -97,7 +97,6 @@ def _poisoning(
         {
             "rules_version": facts.rules_version,
             "quarantine": config.quarantine,
-            "about_injection": config.about_injection,
             "n_chunks": len(frame),
             "n_documents": int(frame["doc_id"].nunique()),
             "n_quarantined": len(frame) - len(admitted),

@@ -119,7 +119,6 @@ class Poisoning(Record):
 
     rules_version: str
     quarantine: Literal["none", "blocked", "warnings"]
-    about_injection: StrictBool
     n_chunks: Count
     n_documents: Count
     n_quarantined: Count = Field(description="chunks that are not indexed, of `n_chunks`")
