@@ -41,10 +41,9 @@ from rag_eval.retrieval.embedding.embedders import (
     fit_lsa,
     read_vectors,
 )
-from rag_eval.retrieval.kinds.bm25 import Bm25
 from rag_eval.retrieval.kinds.hybrid import POOL as FUSED
 from rag_eval.retrieval.kinds.hybrid import weighted
-from rag_eval.retrieval.lexical import Bm25s
+from rag_eval.retrieval.lexical import Bm25, Bm25s
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import text_hash
 from rag_eval.uncertainty.scores import Labelled

@@ -2,7 +2,7 @@
 
 import sys
 
-from rag_eval.core.plugins import explain_missing
+from rag_eval.core.parts import explain_missing
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from rag_eval.answers.paths import find_paths, has_content, split_lines, tidy_pa
 from rag_eval.answers.replies import Citation, CitedSnippet, Place, read_token
 from rag_eval.core.config import Answers, PluginUse
 from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.plugins import FOREIGN
+from rag_eval.core.parts import FOREIGN
 from rag_eval.core.types import Answer, AnswerFinding, CitedSpan, Evidence, Mode
 from rag_eval.corpus.chunking import segments, spans, trim
 from rag_eval.measures.citation_support import (

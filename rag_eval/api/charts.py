@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.plugins import explain_missing
+from rag_eval.core.parts import explain_missing
 
 try:
     from matplotlib.figure import Figure

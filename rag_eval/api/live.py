@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.plugins import explain_missing
+from rag_eval.core.parts import explain_missing
 from rag_eval.uncertainty.confidence_values import Derived
 from rag_eval.uncertainty.outcome_records import MAX_QUERY
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from rag_eval.api.results import Tabular
 from rag_eval.core.errors import InputError
-from rag_eval.core.plugins import explain_missing
+from rag_eval.core.parts import explain_missing
 from rag_eval.reporting.exchange import trec_scores
 from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.miss_rates import MissRateTables

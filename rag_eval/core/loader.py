@@ -15,8 +15,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from rag_eval.core.errors import ProblemList
-from rag_eval.core.parts import Part
-from rag_eval.core.plugins import AnyClass, load_classes
+from rag_eval.core.parts import AnyClass, Part, load_classes
 
 LOADERS: Final[Mapping[str, str]] = {
     "package_docs": "rag_eval.corpus.loaders.package_docs:PackageDocs",

@@ -442,7 +442,7 @@ def suggest(word: str, accepted: Sequence[str]) -> str:
 def _models_in(annotation: object) -> Iterator[type["BaseModel"]]:
     from pydantic import BaseModel
 
-    from rag_eval.core.plugins import AnyClass
+    from rag_eval.core.parts import AnyClass
 
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation

@@ -13,13 +13,12 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
-from rag_eval.core.parts import Embedding, Name, Part
-from rag_eval.core.plugins import AnyClass, load_classes
+from rag_eval.core.parts import AnyClass, Embedding, Name, Part, load_classes
 from rag_eval.core.settings import Settings
 
 KINDS: Final[Mapping[str, str]] = {
-    "bm25": "rag_eval.retrieval.kinds.bm25:Bm25",
-    "vector": "rag_eval.retrieval.kinds.vector:Vector",
+    "bm25": "rag_eval.retrieval.lexical:Bm25",
+    "vector": "rag_eval.retrieval.dense:Vector",
     "hybrid": "rag_eval.retrieval.kinds.hybrid:Hybrid",
     "external": "rag_eval.retrieval.kinds.external:External",
     "opensearch": "rag_eval.retrieval.kinds.opensearch:OpenSearch",

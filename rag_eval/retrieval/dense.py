@@ -1,4 +1,4 @@
-"""Dense retrieval: exact search, and what the kinds that compare vectors share.
+"""Dense retrieval, kind `vector`: exact search, and what the kinds that compare vectors share.
 
 The last bits of a matrix product depend on the shape of its matrices. Scores of one query differ by
 about 1e-7 between a query alone and a batch. Scores of two equal chunks can differ by their place.
@@ -6,12 +6,13 @@ The product therefore only selects candidates, with a margin. The score of a can
 product of two vectors.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.parts import Embedding
+from rag_eval.core.strategy import PriorKind
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.ranking import ROUNDING, Ranking, order, ranking, scale_min_max
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
@@ -127,6 +128,22 @@ class DenseStrategy(LocalStrategy):
             return approximate_search(index, self.embedding, queries, request)
         exact = index.engine(f"exact {source.model}", lambda: ExactSearch(source.chunk_vectors()))
         return exact.search(queries, request.depth, request.allowed)
+
+
+class Vector(DenseStrategy):
+    """Cosine of vectors. `exact` compares with every chunk; `approximate` asks Chroma's graph."""
+
+    kind: Literal["vector"]
+    vectors_alone: ClassVar[bool] = True
+    prior: ClassVar[PriorKind] = "vector"
+
+    def index_hash(self, chunks_hash: str, model: str) -> str:
+        """Name the index by search, chunks and model."""
+        return self.dense_hash(chunks_hash, model)
+
+    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
+        """Rank chunks by cosine."""
+        return self.rank_by_vectors(index, request)
 
 
 def approximate_search(

@@ -14,8 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.parts import Name
-from rag_eval.core.plugins import FOREIGN
+from rag_eval.core.parts import FOREIGN, Name
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
 from rag_eval.retrieval.chroma import ChromaFunctionEmbedder

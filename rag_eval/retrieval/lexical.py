@@ -1,4 +1,4 @@
-"""Lexical retrieval: BM25 through bm25s, or through rank-bm25.
+"""Lexical retrieval, kind `bm25`: BM25 through bm25s, or through rank-bm25.
 
 bm25s, method "lucene": score(q, d) = sum over query terms of
 idf(t) * tf / (tf + k1 * (1 - b + b * |d| / avgdl)), idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)),
@@ -7,13 +7,14 @@ which is Lucene's BM25 (Kamphuis et al., ECIR 2020) without its constant factor.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
+from rag_eval.core.strategy import PriorKind, Retriever
 from rag_eval.corpus.analyzer import ANALYZER, Rows, TermRows, count_matrix
 from rag_eval.retrieval.ranking import Ranking, ranking, scale_by_top, select
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
@@ -196,6 +197,31 @@ class LexicalStrategy(LocalStrategy):
             return okapi.search(terms, request.depth, request.allowed)
         lucene = bm25s_engine(index, self.k1, self.b)
         return lucene.search(terms, request.depth, request.allowed)
+
+
+class Bm25(LexicalStrategy):
+    """BM25. `bm25s` computes it as Lucene does; `rank-bm25` is that package's Okapi variant."""
+
+    kind: Literal["bm25"]
+    second: ClassVar[Retriever] = "vector"
+    prior: ClassVar[PriorKind] = "bm25"
+
+    def index_hash(self, chunks_hash: str, model: str) -> str:  # noqa: ARG002 - no vectors
+        """Name the index by engine, chunks, analyzer and parameters."""
+        return self.lexical_hash(chunks_hash)
+
+    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
+        """Rank chunks by their terms."""
+        return self.rank_by_terms(index, request)
+
+    @property
+    def store_name(self) -> str:
+        """Name the library that holds the postings."""
+        return self.engine
+
+    def question_price(self, per_1k_tokens: float) -> float:  # noqa: ARG002 - none is embedded
+        """Return 0, because this kind embeds no question."""
+        return 0.0
 
 
 def bm25s_engine(index: StrategyIndex, k1: float = 0.9, b: float = 0.4) -> Bm25s:

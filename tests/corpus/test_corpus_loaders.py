@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 
-from rag_eval.core import plugins
+from rag_eval.core import parts
 from rag_eval.core.errors import InputError
 from rag_eval.core.loader import GROUP, LOADERS, Chunker, Loader, RawCorpus
-from rag_eval.core.plugins import load_classes
+from rag_eval.core.parts import load_classes
 
 
 class Wiki(Loader):
@@ -34,7 +34,7 @@ def entry_points(monkeypatch):
         monkeypatch.setitem(sys.modules, "wiki_loader", module)
         found = [EntryPoint(name, value, GROUP) for name, value in points]
         monkeypatch.setattr(
-            plugins.metadata, "entry_points", lambda group: found if group == GROUP else []
+            parts.metadata, "entry_points", lambda group: found if group == GROUP else []
         )
 
     return install

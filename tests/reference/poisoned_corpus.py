@@ -15,9 +15,8 @@ from corpora import table as make_table
 
 from rag_eval.core.parts import Embedding
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.retrieval.kinds.bm25 import Bm25
-from rag_eval.retrieval.kinds.vector import Vector
-from rag_eval.retrieval.lexical import bm25s_engine
+from rag_eval.retrieval.dense import Vector
+from rag_eval.retrieval.lexical import Bm25, bm25s_engine
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating
 

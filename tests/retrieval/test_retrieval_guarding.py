@@ -5,7 +5,7 @@ import pytest
 from corpora import documents_frame, made_ranking, places, table
 
 from rag_eval.core.types import RetrievalOptions
-from rag_eval.retrieval.kinds.bm25 import Bm25
+from rag_eval.retrieval.lexical import Bm25
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 

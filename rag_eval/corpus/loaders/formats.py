@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rag_eval.core.plugins import explain_missing
+from rag_eval.core.parts import explain_missing
 from rag_eval.corpus.markdown import headings, rst_headings
 
 MAX_DEPTH, MAX_ATTRIBUTES = 1000, 5000

@@ -31,7 +31,7 @@ from pydantic import Field
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
-from rag_eval.core.plugins import FOREIGN
+from rag_eval.core.parts import FOREIGN
 from rag_eval.corpus.chunking import numpydoc_sections
 from rag_eval.corpus.source import empty_corpus
 from rag_eval.storage.hashing import text_hash

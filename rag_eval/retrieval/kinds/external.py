@@ -14,8 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.fields import decode_id
-from rag_eval.core.parts import Name
-from rag_eval.core.plugins import FOREIGN
+from rag_eval.core.parts import FOREIGN, Name
 from rag_eval.core.rows import read_lines
 from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
