@@ -8,11 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-PANELS = tuple(
-    (
-        "verdict explorer measures recall miss-rates history citations stability slices "
-        "trust cost denominators methods"
-    ).split()
+PANELS = (
+    *("verdict", "explorer", "measures", "miss-rates", "citations"),
+    *("stability", "slices", "trust", "cost", "methods"),
 )
 """Names of the report's panels, in the order of the page."""
 

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 LIMIT = 3_000_000
 """Largest size of a page of up to 1,000 questions, in bytes."""
-WITH_PICTURES = ("measures", "miss-rates", "recall", "history")
+WITH_PICTURES = ("measures", "miss-rates")
 PRINTED_PX = 956
 """Width in pixels in which a browser lays out an A4 page.
 

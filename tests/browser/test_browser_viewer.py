@@ -105,7 +105,7 @@ def test_another_origin_reads_nothing(hostile, serve, visit, tmp_path, host):
 def test_the_stored_report_is_shown_and_reads_no_page_of_the_viewer(hostile, serve, visit):
     viewer = serve(hostile)
     seen = go(visit, viewer, f"{viewer.run()}report")
-    assert seen.page.locator("section[data-panel]").count() == 13
+    assert seen.page.locator("section[data-panel]").count() == 10
     unfold(seen.page)
     assert harm(seen.page) == []
     seen.check_quiet()

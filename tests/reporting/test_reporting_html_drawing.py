@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from rag_eval.reporting.html.drawing import Chart, round_ticks
+from rag_eval.reporting.html.drawing import Chart, Row, forest, round_ticks
 from rag_eval.reporting.tables import Cursor
 
 
@@ -42,8 +42,7 @@ def test_values_stand_at_their_places():
 def test_an_interval_is_drawn_from_its_low_to_its_high_end():
     estimate = Cursor({"value": 0.5, "ci_low": 0.25, "ci_high": 0.75})
     chart = Chart.of_rows("t", ["a"])
-    chart.estimate(estimate, 0, "var(--s1)")
-    markup = str(chart.svg("t", "t", "t"))
+    markup = str(forest([Row("a", estimate, "var(--s1)")], "t", "t"))
     ends = re.search(
         r'points="([\d.]+),[\d.]+ ([\d.]+),[\d.]+" fill="none" stroke="var\(--s1\)"', markup
     )

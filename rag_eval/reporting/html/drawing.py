@@ -37,12 +37,6 @@ _SHAPES: Final = {
 """Outlines of the markers of radius 1: circle, square, diamond, two triangles and cross."""
 MARKERS: Final = "".join(_SHAPES)
 _TOP, _RIGHT, _LINE_HEIGHT, _SWATCH = 30.0, 14.0, 18.0, 20.0
-_COLOURS: Final = (
-    "--bg:#fff;--panel:#fff;--fg:#1b1f24;--muted:#59636e;--line:#d5dae0;--good:#17702f;"
-    "--bad:#b3232a;--warn:#8a5a00;--s1:#1f5a8c;--s2:#b84e1a;--s3:#3f7a33;--s4:#8a4f9e;"
-    "--s5:#8f6d0c;--s6:#1f7f80;--s7:#a83a4a;--s8:#5f6b7a"
-)
-"""Style-sheet variables with the colours of a picture in a separate file."""
 
 
 def colour(at: int) -> str:
@@ -95,13 +89,13 @@ def _tag(name: str, content: object = "", **attributes: object) -> Markup:
     return Markup("<{0}{1}>{2}</{0}>").format(name, written, content)
 
 
-def _marker(x: float, y: float, size: float, colour: str, shape: str, *, hollow: bool) -> Markup:
+def _marker(x: float, y: float, size: float, colour: str, shape: str) -> Markup:
     return _tag(
         "path",
         transform=f"translate({x:.1f} {y:.1f}) scale({size:.1f})",
         d=_SHAPES[shape],
-        fill=PANEL if hollow else colour,
-        stroke=colour if hollow or shape == "x" else "none",
+        fill=colour,
+        stroke=colour if shape == "x" else "none",
         vector_effect="non-scaling-stroke",
     )
 
@@ -251,62 +245,31 @@ class Chart:
         )
 
     def point(
-        self,
-        x: float,
-        y: float,
-        colour: str,
-        marker: str = "o",
-        *,
-        hollow: bool = False,
-        size: float = 3.6,
+        self, x: float, y: float, colour: str, marker: str = "o", *, size: float = 3.6
     ) -> None:
         """Draw one point."""
-        place = self.x(x), self.y(y)
-        self._parts.append(_marker(*place, size, colour, marker, hollow=hollow))
+        self._parts.append(_marker(self.x(x), self.y(y), size, colour, marker))
 
-    def words(self, x: float, y: float, text: str, size: float = SMALL) -> None:
+    def words(self, x: float, y: float, text: str) -> None:
         """Write a short text centred on a point."""
-        self._write(self.x(x), self.y(y) + size / 3, text, font_size=size, fill=FOREGROUND)
+        place = self.x(x), self.y(y) + SMALL / 3
+        self._write(*place, text, font_size=SMALL, fill=FOREGROUND)
 
-    def estimate(
-        self,
-        cursor: Cursor | None,
-        row: float,
-        colour: str,
-        *,
-        marker: str = "o",
-        hollow: bool = False,
-        size: float = 3.6,
-        key: str = "value",
-    ) -> None:
-        """Draw the interval and the point of an estimate in a row; draw nothing for a null."""
-        value = value_of(cursor, key)
-        if cursor is None or value is None:
-            return
-        ends = ends_of(cursor, value)
-        self.line([(end, row) for end in ends], colour, 1.6 if hollow else 2.6)
-        self.point(value, row, colour, marker, hollow=hollow, size=size)
-
-    def key(
-        self, words: str, colour: str, marker: str = "o", *, hollow: bool = False, dash: str = ""
-    ) -> None:
+    def key(self, words: str, colour: str, marker: str = "o", *, dash: str = "") -> None:
         """Add an entry to the key below the picture; marker "-" is a line, "#" a tinted area."""
         if marker == "-":
             mark = _tag("path", d="M-7,0H7", stroke=colour, stroke_dasharray=dash or "none")
         elif marker == "#":
-            opacity = "0.5" if hollow else None
-            mark = _tag("path", d="M-6,-5H6V5H-6Z", fill=colour, fill_opacity=opacity)
+            mark = _tag("path", d="M-6,-5H6V5H-6Z", fill=colour, fill_opacity="0.5")
         else:
-            mark = _marker(0, 0, 3.6, colour, marker, hollow=hollow)
+            mark = _marker(0, 0, 3.6, colour, marker)
         self._key.append((mark, label(words, 40)))
 
-    def svg(
-        self, slug: str, title: str, description: str, at: tuple[float, float] = (0, 0)
-    ) -> Markup:
+    def svg(self, slug: str, title: str, description: str) -> Markup:
         """Write the picture.
 
         `slug` (letters, digits, hyphens) makes the ids of the picture unique on a page. A screen
-        reader says the title and the description. `at` is the place of the picture in a sheet.
+        reader says the title and the description.
         """
         parts = [
             _tag("title", visible(title), id=f"{slug}-title"),
@@ -322,8 +285,6 @@ class Chart:
             Markup().join(parts),
             **{"class": "plot", "aria-labelledby": f"{slug}-title {slug}-desc"},
             role="img",
-            x=at[0],
-            y=at[1],
             viewBox=f"0 0 {_short(WIDTH)} {_short(self.height)}",
             width=WIDTH,
             height=self.height,
@@ -372,38 +333,6 @@ def plots(pictures: Iterable[Markup | None]) -> Markup:
     return Markup('<div class="plots">{}</div>').format(Markup().join(found)) if found else Markup()
 
 
-def sheet(charts: Sequence[tuple[Chart, str]], title: str, columns: int = 3) -> str:
-    """Write several pictures with their names as one SVG file, which needs no style sheet."""
-    columns = max(1, min(columns, len(charts)))
-    parts, top = list[Markup](), 34.0
-    for first in range(0, len(charts), columns):
-        row = charts[first : first + columns]
-        parts += [
-            chart.svg(f"picture-{first + at}", name, title, (at * (WIDTH + 12), top))
-            for at, (chart, name) in enumerate(row)
-        ]
-        top += max(chart.height for chart, _ in row) + 16
-    width = max(columns * (WIDTH + 12), text_width(title, 15) + 16)
-    head = [
-        _tag("style", Markup("svg{{{}}}").format(_COLOURS)),
-        _tag("rect", width="100%", height="100%", fill="var(--bg)"),
-        _tag("text", visible(title), x=8, y=22, font_size=15, fill=FOREGROUND),
-    ]
-    content = Markup().join([*head, *parts])
-    return (
-        _tag(
-            "svg",
-            content,
-            xmlns="http://www.w3.org/2000/svg",
-            width=width,
-            height=top,
-            viewBox=f"0 0 {_short(width)} {_short(top)}",
-            font_family="system-ui, sans-serif",
-        )
-        + "\n"
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One estimate of a forest; `key` names its value in the record."""
@@ -448,7 +377,9 @@ def forest(rows: Sequence[Row], slug: str, title: str, axis: str = "", *, head: 
     if limits[0] < 0:
         chart.vertical(0.0, MUTED, DASHED)
     for at, row in enumerate(rows):
-        chart.estimate(row.record, at, row.colour, size=4.6 if row.strong else 3.6, key=row.key)
+        if row.value is not None:
+            chart.line([(end, at) for end in row.ends], row.colour, 2.6)
+            chart.point(row.value, at, row.colour, size=4.6 if row.strong else 3.6)
     return chart.figure(slug, title, "; ".join(row.describe() for row in rows))
 
 

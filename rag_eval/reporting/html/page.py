@@ -40,15 +40,12 @@ PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
     "verdict": run.verdict,
     "explorer": _explorer,
     "measures": retrieval.measures,
-    "recall": retrieval.recall,
     "miss-rates": miss_rates.panel,
-    "history": run.history,
     "citations": evidence.answer_panel,
     "stability": retrieval.stability,
     "slices": retrieval.slices,
     "trust": evidence.trust_panel,
     "cost": run.cost,
-    "denominators": retrieval.denominators,
     "methods": run.methods,
 }
 """Functions that make the panels, by section id, in the order of the page."""

@@ -56,7 +56,7 @@ def reliability_chart(name: str, about: Cursor, fill: str, crude: Cursor | None 
         chart.box(ends_x, (-0.3, -0.3 + 0.24 * count / most), fill, 0.75)
     chart.key("observed", fill)
     chart.key(f"outcomes, at most {most:,}", fill, "#")
-    chart.key("calibrated predictions, 95 %", MUTED, "#", hollow=True)
+    chart.key("calibrated predictions, 95 %", MUTED, "#")
     return chart
 
 

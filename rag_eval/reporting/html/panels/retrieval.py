@@ -1,6 +1,6 @@
-"""Panels of retrieval: denominators, measures, stability, and recall by K."""
+"""Panels of retrieval: measures, recall by K, denominators, and stability."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from markupsafe import Markup
@@ -10,17 +10,7 @@ from rag_eval.reporting.html.drawing import Chart, Row, ends_of, forest, label, 
 from rag_eval.reporting.report_tables import Page, Panel
 from rag_eval.reporting.tables import Cursor, Table, column_key
 
-# ---- Denominators: what the figures of every other panel are shares of.
-
-
-def denominators(page: Page) -> Panel:
-    """Make the panel of denominators."""
-    context = {"gold": page.report["gold"], "index": page.report["index"]}
-    shown = {"denominators": _denominators_table(page)}
-    return Panel("Denominators", "denominators.html", context, shown)
-
-
-# ---- Measures: a forest of the strategies, the figures behind it, and paired differences.
+# ---- Measures: forests of the strategies, paired differences, recall by K, and denominators.
 
 HEADLINES: Final = ("R@10", "RR", "nDCG@10", "Success@10", "P@10")
 DRAWN: Final = 3
@@ -50,8 +40,31 @@ def measures(page: Page) -> Panel:
     ]
     pairs = list(page.report["comparisons"])
     pictures += [_draw_differences(page, pairs, name) for name in labels[:2]]
-    shown = {"measures": _measures_table(page, labels), "paired": _paired_differences_table(page)}
-    return Panel("Strategies compared", "measures.html", {"pictures": plots(pictures)}, shown)
+    ks = sorted(int(name[2:]) for name in known if name.startswith("R@"))
+    context = {
+        "pictures": plots(pictures),
+        "curves": plots(_draw_recall(page, level, ks) for level in LEVELS),
+        "missing": list(_list_missing(page, ks)),
+        "gold": page.report["gold"],
+        "index": page.report["index"],
+    }
+    shown = {
+        "measures": _measures_table(page, labels),
+        "paired": _paired_differences_table(page),
+        "recall": _recall_table(page, ks),
+        "denominators": _denominators_table(page),
+    }
+    return Panel("Strategies compared", "measures.html", context, shown)
+
+
+def _list_missing(page: Page, ks: Sequence[int]) -> Iterator[tuple[Markup, str, Cursor | str]]:
+    """Yield (strategy, level, reason) of each curve that cannot be drawn."""
+    for level in LEVELS:
+        for name in page.strategies:
+            records = [record for k in ks if (record := page.measure(name, f"R@{k}", level))]
+            if all(record["value"].value is None for record in records):
+                reason = records[0]["value"].reason_beside if records else NOT_MEASURED
+                yield page.swatch(name), level, reason
 
 
 def _draw_differences(page: Page, pairs: Sequence[Cursor], measure: str) -> Markup:
@@ -73,42 +86,9 @@ def _draw_differences(page: Page, pairs: Sequence[Cursor], measure: str) -> Mark
 
 # ---- Stability: whether a question finds the same evidence however it is put.
 
-MAX_WORDINGS: Final = 12
-"""Largest number of wordings of a flip matrix that is drawn."""
-
-
-def _draw_flips(page: Page, name: str, matrix: Cursor) -> Markup:
-    """Draw the flip matrix of one strategy; nothing for one wording or more than MAX_WORDINGS."""
-    last, shares = len(matrix["wordings"]) - 1, matrix["share"].value
-    if not 0 < last < MAX_WORDINGS:
-        return Markup()
-    wordings = [label(wording, 14) for wording in matrix["wordings"].value]
-    chart = Chart(
-        label(name, 40),
-        x=(0.0, last),
-        y=(last + 1.0, 1.0),
-        height=max(30.0 * last, 40),
-        x_ticks=[(at + 0.5, label(wordings[at], 30 // last)) for at in range(last)],
-        y_ticks=[(at + 0.5, wordings[at]) for at in range(1, last + 1)],
-        grid="",
-    )
-    for row in range(1, last + 1):
-        for column in range(row):  # the matrix is symmetric
-            share = shares[row][column]
-            opacity = 0.06 + 0.6 * (share or 0.0)
-            chart.box((column, column + 1), (row, row + 1), page.colour(name), opacity)
-            chart.words(column + 0.5, row + 0.5, "–" if share is None else f"{share:.2f}", 9.0)
-    return chart.figure(
-        f"flips-{page.strategies.index(name)}",
-        f"Flips between wordings, {name}",
-        f"Share of questions that {name} finds under one of two wordings and misses under the "
-        "other, at ten results; darker is more. The table holds the figures.",
-    )
-
 
 def stability(page: Page) -> Panel:
     """Make the panel of stability."""
-    entries = page.by_strategy("stability", "strategies")
     shown = {
         "wordings": tables.wordings(page),
         "by_wording": _by_wording_table(page),
@@ -118,10 +98,7 @@ def stability(page: Page) -> Panel:
         "flips": _flips_table(page),
         "distance": tables.distances(page),
     }
-    context = {
-        "matrices": plots(_draw_flips(page, name, entry["flip_matrix"]) for name, entry in entries),
-        "embedding": page.report["stability"]["embedding"],
-    }
+    context = {"embedding": page.report["stability"]["embedding"]}
     return Panel("Stability", "stability.html", context, shown)
 
 
@@ -188,23 +165,6 @@ def _draw_recall(page: Page, level: str, ks: Sequence[int]) -> Markup:
     )
 
 
-def recall(page: Page) -> Panel:
-    """Make the panel of recall by K."""
-    ks = sorted(int(name[2:]) for name in _labels(page) if name.startswith("R@"))
-    missing = list[tuple[Markup, str, Cursor | str]]()
-    for level in LEVELS:
-        for name in page.strategies:
-            records = [record for k in ks if (record := page.measure(name, f"R@{k}", level))]
-            if all(record["value"].value is None for record in records):
-                reason = records[0]["value"].reason_beside if records else NOT_MEASURED
-                missing.append((page.swatch(name), level, reason))
-    context = {
-        "pictures": plots(_draw_recall(page, level, ks) for level in LEVELS),
-        "missing": missing,
-    }
-    return Panel("Recall by K", "recall.html", context, {"recall": _recall_table(page, ks)})
-
-
 # ---- Tables that only these panels show.
 
 
@@ -243,13 +203,12 @@ def _measures_table(page: Page, labels: Sequence[str]) -> Table:
     return page.table("measures", caption, columns, rows)
 
 
-def _paired_differences_table(page: Page, rows: tables.Rows | None = None) -> Table:
+def _paired_differences_table(page: Page) -> Table:
     """Show paired differences between strategies, those of the primary one first."""
-    if rows is None:
-        rows = sorted(
-            page.report["comparisons"],
-            key=lambda row: page.primary not in {row["a"].value, row["b"].value},
-        )
+    rows = sorted(
+        page.report["comparisons"],
+        key=lambda row: page.primary not in {row["a"].value, row["b"].value},
+    )
     columns = f"""strategy = a | against = b | measure | {tables.PAIRED} | p (Holm) = p_adjusted :4
         | detectable = minimum_detectable"""
     caption = "Paired differences between strategies, on the same questions"

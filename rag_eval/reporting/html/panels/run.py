@@ -1,21 +1,13 @@
-"""Panels of the run as a whole: verdict, history, cost and latency, methods."""
+"""Panels of the run as a whole: verdict with the differences from the last run, cost, methods."""
 
 import shlex
-from collections.abc import Iterable
 from typing import Final
-
-from markupsafe import Markup
 
 from rag_eval.gates.gate import count_gates
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.reporting import report_tables as tables
-from rag_eval.reporting.html.drawing import (
-    Row,
-    forest,
-    plots,
-)
 from rag_eval.reporting.report_tables import Page, Panel, lost_steps
-from rag_eval.reporting.tables import Cursor, Table, panel_words, visible
+from rag_eval.reporting.tables import Table, panel_words, visible
 
 # ---- Verdict: does the run pass, on which gates, and can it be compared with the run before it.
 
@@ -70,35 +62,8 @@ def verdict(page: Page) -> Panel:
         "guard": trust["poisoning"],
         "latency": page.strategy(page.primary)["latency_ms"],
     }
-    return Panel("Verdict", "verdict.html", context, {"gates": tables.gates(page)})
-
-
-# ---- History: the differences from the run before.
-
-
-def _draw_changes(page: Page, deltas: Iterable[Cursor]) -> Markup:
-    """Draw the differences of R@10 from the run before."""
-    found = {str(row["strategy"].value): row for row in deltas if row["measure"].value == "R@10"}
-    rows = [
-        Row(name, row, page.colour(name), name == page.primary, "delta")
-        for name, row in found.items()
-        if name in page.strategies
-    ]
-    head = "R@10, this run minus the last"
-    return forest(rows, "changes", f"{head}, with 95 % intervals", head=head)
-
-
-def history(page: Page) -> Panel:
-    """Make the panel of the differences from the run before."""
-    previous = page.report.get("previous")
-    deltas = None if previous is None else previous.get("deltas")
-    context = {"previous": previous, "pictures": plots([_draw_changes(page, deltas or ())])}
-    return Panel(
-        "History",
-        "history.html",
-        context,
-        {"deltas": _previous_differences_table(page)},
-    )
+    shown = {"gates": tables.gates(page), "deltas": _previous_differences_table(page)}
+    return Panel("Verdict", "verdict.html", context, shown)
 
 
 # ---- Cost and latency: how long a query takes, what a thousand cost, what the caches saved.
@@ -109,7 +74,6 @@ def cost(page: Page) -> Panel:
     context = {
         "embeddings": page.report["embeddings"],
         "answers_cost": page.report.get("answers", "usage", "cost_per_1k"),
-        "primary": page.strategy(page.primary),
     }
     shown = {"cost": _cost_table(page), "approximate": _approximate_search_table(page)}
     return Panel("Cost", "cost.html", context, shown)
