@@ -10,7 +10,7 @@ from missing_project import call
 from schemas import published
 
 import rag_eval
-from rag_eval.core import plugins
+from rag_eval.core import parts
 from rag_eval.pipeline.live_questions import open_live
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.stages import open_runner
@@ -63,7 +63,7 @@ def test_bad_input_of_the_formula_is_refused(query, documents, scores, message):
 
 
 def test_without_the_extra_a_live_query_names_the_extra(monkeypatch):
-    monkeypatch.setitem(plugins._EXTRAS, "nightly", ("absent_package",))
+    monkeypatch.setitem(parts._EXTRAS, "nightly", ("absent_package",))
     for ask in (
         lambda: rag_eval.estimate_miss_rate("x", [], []),
         lambda: rag_eval.open_strategy("x"),

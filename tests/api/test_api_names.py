@@ -7,7 +7,7 @@ import pytest
 
 import rag_eval
 from rag_eval.__main__ import main
-from rag_eval.core import plugins
+from rag_eval.core import parts
 
 COUNT = """
 import sys
@@ -39,7 +39,7 @@ def test_the_public_names_are_those_that_are_imported_lazily():
 
 
 def test_without_the_extra_the_command_ends_with_one_line(monkeypatch):
-    monkeypatch.setitem(plugins._EXTRAS, "nightly", ("absent_package",))
+    monkeypatch.setitem(parts._EXTRAS, "nightly", ("absent_package",))
     with pytest.raises(SystemExit) as ended:
         main()
     assert "\n" not in ended.value.code

@@ -8,7 +8,7 @@ import pytest
 
 import rag_eval
 from rag_eval.api import nightly
-from rag_eval.core import plugins
+from rag_eval.core import parts
 from rag_eval.gates.gate import GatePart
 
 GATE = {
@@ -95,6 +95,6 @@ def test_a_changed_report_is_refused(evaluated):
 
 
 def test_without_the_extra_a_run_names_the_extra(monkeypatch):
-    monkeypatch.setitem(plugins._EXTRAS, "nightly", ("typer", "absent_package"))
+    monkeypatch.setitem(parts._EXTRAS, "nightly", ("typer", "absent_package"))
     with pytest.raises(ImportError, match=r'\(absent_package\).*pip install "rag-eval\[nightly\]"'):
         rag_eval.run("gold_sets/tiny")

@@ -8,7 +8,7 @@ import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from rag_eval.core import plugins
+from rag_eval.core import parts
 from rag_eval.core.errors import InputError
 from rag_eval.corpus.loaders import formats
 from rag_eval.corpus.loaders.folder import Folder
@@ -179,7 +179,7 @@ def test_a_broken_file_is_named(tmp_path):
 
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(plugins._EXTRAS, "documents", ("no_such_package",))
+    monkeypatch.setitem(parts._EXTRAS, "documents", ("no_such_package",))
     (tmp_path / "a.html").write_text("<p>a")
     with pytest.raises(InputError, match=r'pip install "rag-eval\[documents\]"'):
         load_corpus(Folder(loader="folder", path="."), tmp_path)
