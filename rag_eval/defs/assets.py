@@ -18,7 +18,6 @@ from rag_eval.defs.metadata import (
     summarize,
     to_metadata,
 )
-from rag_eval.defs.nights import NIGHT_TAG, nights_key, record_night, tonight
 from rag_eval.defs.resources import Evaluations
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import Made, Node, Runner, Stage, nodes_behind
@@ -172,13 +171,6 @@ def _make_asset(
                 del runner.made[node]  # a retry must not find the failed result
                 raise dg.Failure(
                     message, metadata=to_metadata(shown), allow_retries=service is not None
-                )
-            if node.name == REPORT:
-                settings, gold_set = evaluations.settings, context.partition_key
-                night = context.run.tags.get(NIGHT_TAG) or tonight(settings.timezone)
-                nights = nights_key(settings.asset_key_prefix)
-                context.log_event(
-                    record_night(context.instance, nights, gold_set, night, to_metadata(shown))
                 )
             results = [] if guard is None else [guard.judge(runner, shown, spec.key)]
             yield dg.MaterializeResult(

@@ -16,9 +16,8 @@ import dagster as dg
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.settings import MailAlerts, Settings
-from rag_eval.defs.assets import OWNER, REPORT, RETRIES, asset_key, make_assets
+from rag_eval.defs.assets import REPORT, RETRIES, asset_key, make_assets
 from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
-from rag_eval.defs.nights import NIGHT_TAG, make_nights, nights_key, tonight
 from rag_eval.defs.resources import make_evaluations
 from rag_eval.gates.verdict import check_names
 from rag_eval.gold.configuration import discover, load_config
@@ -152,14 +151,18 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
     def nightly(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         if not any(gold_set.nightly for gold_set in gold_sets):
             yield dg.SkipReason("no gold set belongs to the nightly job")
-        tick = context.scheduled_execution_time
-        yield from request_runs(gold_sets, tick.isoformat(), tonight(settings.timezone, tick))
+        for gold_set in gold_sets:
+            if gold_set.nightly:
+                yield dg.RunRequest(
+                    # A repeated tick starts no second run.
+                    run_key=f"{gold_set.name} {context.scheduled_execution_time.isoformat()}",
+                    partition_key=gold_set.name,
+                    asset_selection=gold_set.assets,
+                    asset_check_keys=gold_set.checks,
+                )
 
     return dg.Definitions(
-        assets=[
-            *make_assets(strategies, partitions, settings),
-            make_nights(nights_key(prefix), partitions, report, OWNER),
-        ],
+        assets=make_assets(strategies, partitions, settings),
         asset_checks=make_gate_checks(gates, report, RETRIES if is_shared(settings) else None),
         jobs=[job],
         schedules=[nightly],
@@ -191,19 +194,6 @@ def load_executor(settings: Settings) -> dg.ExecutorDefinition:
             accepted=f"{', '.join(EXECUTORS)} (with the package installed), or module:attribute",
         )
     return executor.configured(settings.executor_config) if settings.executor_config else executor
-
-
-def request_runs(gold_sets: list[KnownGoldSet], tick: str, night: str) -> Iterator[dg.RunRequest]:
-    """Request a run for each nightly gold set; a repeated tick starts no second run."""
-    for gold_set in gold_sets:
-        if gold_set.nightly:
-            yield dg.RunRequest(
-                run_key=f"{gold_set.name} {tick}",
-                partition_key=gold_set.name,
-                asset_selection=gold_set.assets,
-                asset_check_keys=gold_set.checks,
-                tags={NIGHT_TAG: night},
-            )
 
 
 def make_alerts(alerts: MailAlerts) -> dg.SensorDefinition:

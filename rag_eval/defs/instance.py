@@ -14,7 +14,6 @@ import dagster as dg
 from rag_eval.defs.assets import REPORT, asset_key, describe
 from rag_eval.defs.checks import gate_results
 from rag_eval.defs.metadata import to_metadata
-from rag_eval.defs.nights import nights_key, record_night, tonight
 from rag_eval.gates.verdict import check_names
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report_parts import MetricsReport
@@ -113,12 +112,6 @@ def record_lineage(dagster_home: Path, evaluation: Evaluation) -> int:
                 )
             )
             count += 1
-        report = runner.made[Node(REPORT)]
-        shown = {**describe(runner, report), "started_from": "command line"}
-        night = tonight(evaluation.settings.timezone)
-        instance.report_runless_asset_event(
-            record_night(instance, nights_key(prefix), name, night, to_metadata(shown))
-        )
         key, gates = asset_key(Node(REPORT), prefix), check_names(evaluation.config)
         for check in gate_results(runner.get(MetricsReport).report, gates, key):
             instance.report_runless_asset_event(

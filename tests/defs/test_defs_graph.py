@@ -203,7 +203,6 @@ def test_schedule_requests_exactly_the_assets_and_checks_of_each_nightly_gold_se
     }
     assert len({request.run_key for request in data.run_requests}) == 2
     assert "2024-02-29T02:00:00" in lexical.run_key
-    assert lexical.tags["rag_eval/night"] == "2024-02-29"
 
 
 def test_schedule_follows_the_settings(project):

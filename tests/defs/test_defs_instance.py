@@ -17,7 +17,6 @@ from rag_eval.defs.instance import (
     prepare_home,
     record_lineage,
 )
-from rag_eval.defs.nights import DIMENSION, nights_key
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.report_parts import MetricsReport
 from rag_eval.pipeline.stages import STAGES, evaluate, open_runner
@@ -95,8 +94,6 @@ def test_lineage_shows_runs_from_the_command_line_like_runs_of_the_job(project, 
         assert opened.get_materialized_partitions(
             dg.AssetKey(["reporting", "retrieval_metrics_report"])
         ) == {"smoke"}
-        (night,) = opened.get_dynamic_partitions(DIMENSION)
-        assert opened.get_materialized_partitions(nights_key("")) == {f"smoke|{night}"}
         keys = [key for key in project.known().checks if key.asset_key.path[-1] == REPORT]
         records = opened.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     gates = open_runner(evaluation).get(MetricsReport).report.gates

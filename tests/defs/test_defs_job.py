@@ -12,7 +12,6 @@ import pytest
 from rag_eval.core.settings import Settings
 from rag_eval.defs.assets import asset_key
 from rag_eval.defs.build import build_definitions, describe_failure
-from rag_eval.defs.nights import NIGHT_TAG, nights_key
 from rag_eval.defs.resources import make_evaluations
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import STAGES, evaluate
@@ -31,18 +30,15 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     alone = project.run(instance, selection).failure("reporting__mlflow_record")
     assert "materialize retrieval_metrics_report first" in alone.description
 
-    result = project.run(instance, tags={NIGHT_TAG: "2024-02-29"})
+    result = project.run(instance)
     assert result.success
     made = result.made
-    night = made.pop("reporting/nights")
     assert set(made) == {"/".join(key.path) for key in project.known().assets}
     assert not any(entry["reused"] for entry in made.values())
     assert made["retrieval/hybrid"]["index_hash"] == project.report()["index"]["hash"]
     assert made["retrieval/hybrid"]["gold_hash"] == project.report()["gold"]["hash"]
     by_job = project.report()["content_hash"]
-    assert night["content_hash"] == by_job
-    assert night == made["reporting/retrieval_metrics_report"]
-    assert instance.get_materialized_partitions(nights_key("")) == {"smoke|2024-02-29"}
+    assert made["reporting/retrieval_metrics_report"]["content_hash"] == by_job
     assert (project.settings.reports / "retrieval-metrics.json").read_bytes() == (
         project.settings.reports / "smoke" / "retrieval-metrics.json"
     ).read_bytes()
@@ -170,7 +166,7 @@ def test_a_job_over_every_asset_skips_what_a_gold_set_does_not_configure(project
     skipped = {asset("retrieval/vector"), asset("measures/answer_measures")}
     configured = project.known("other").assets
     assert skipped <= set(everything) - set(configured)
-    assert set(made) - {"reporting/nights"} == {"/".join(key.path) for key in configured}
+    assert set(made) == {"/".join(key.path) for key in configured}
     assert instance.get_materialized_partitions(asset("retrieval/vector")) == set()
     assert "other has no strategy vector" in capfd.readouterr().err
     report = project.report("other")
