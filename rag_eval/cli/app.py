@@ -9,12 +9,12 @@ required gate or a check failed.
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,44 +64,7 @@ class OrderedCommands(TyperGroup):
         return sorted(self.commands, key=ORDER.index)
 
 
-GOLD_SET_OPTION: Final = "--gold-set"
-
-
-class NamedGoldSet(TyperCommand):
-    """Command that takes its gold set as the last argument NAME too, wherever it has --gold-set."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.allow_extra_args = any(GOLD_SET_OPTION in param.opts for param in self.params)
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """List the parts of the usage line."""
-        pieces = super().collect_usage_pieces(ctx)
-        is_open = any(param.nargs < 0 for param in self.params)  # takes every further argument
-        return [*pieces, *(["[NAME]"] if self.allow_extra_args and not is_open else [])]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; the argument that is left over is the gold set."""
-        left = super().parse_args(ctx, args)
-        if self.allow_extra_args and left:
-            if len(left) > 1 or ctx.params["gold_set"] is not None:
-                ctx.fail(f"one gold set is accepted, as NAME or {GOLD_SET_OPTION}")
-            ctx.params["gold_set"] = left[0]
-        return left
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class CommandLine(typer.Typer):
-    """Typer application whose commands are `NamedGoldSet`."""
-
-    def command(self, *args: Any, **options: Any) -> Callable[[Function], Function]:
-        """Add a command."""
-        return super().command(*args, cls=NamedGoldSet, **options)
-
-
-app = CommandLine(
+app = typer.Typer(
     cls=OrderedCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -119,11 +82,7 @@ Home = Annotated[
 ]
 Reports = Annotated[Path | None, typer.Option(help="Folder of reports. Default: reports")]
 OneGoldSet = Annotated[
-    str | None,
-    typer.Option(
-        GOLD_SET_OPTION,
-        help="The gold set, also as last argument NAME. Default: the primary gold set.",
-    ),
+    str | None, typer.Argument(help="The gold set. Default: the primary gold set.")
 ]
 Wait = Annotated[
     float | None,

@@ -403,6 +403,10 @@ def show(
 @app.command()
 def validate(
     citations: Annotated[Path, typer.Argument(help="Citations as JSON lines, one payload a line.")],
+    gold_set: Annotated[
+        str | None,
+        typer.Argument(help="With --index: the newest run of this gold set. Default: of all."),
+    ] = None,
     index: Annotated[
         str | None,
         typer.Option(
@@ -410,12 +414,6 @@ def validate(
                 "A home that `rag-eval run` has written: citations are checked against the index "
                 "of its newest run."
             )
-        ),
-    ] = None,
-    gold_set: Annotated[
-        str | None,
-        typer.Option(
-            help="With --index: the newest run of this gold set, also as last argument NAME."
         ),
     ] = None,
     *,

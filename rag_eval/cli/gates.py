@@ -97,6 +97,7 @@ def gate(
 @app.command()
 def rollout(
     candidate: Annotated[str, typer.Argument(help="The strategy that is rolled out.")],
+    gold_set: OneGoldSet = None,
     *,
     against: Annotated[
         str | None,
@@ -104,7 +105,6 @@ def rollout(
             help="The strategy that answers now. Default: the first other one of the gold set."
         ),
     ] = None,
-    gold_set: OneGoldSet = None,
     run: Annotated[
         str, typer.Option(help="A kept run with both strategies: its id, 'latest' or 'previous'.")
     ] = "latest",

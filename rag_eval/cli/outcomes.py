@@ -9,7 +9,6 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from rag_eval.cli.app import (
-    CommandLine,
     GoldSets,
     Home,
     OneGoldSet,
@@ -50,7 +49,7 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-outcome = CommandLine(
+outcome = typer.Typer(
     name="outcome",
     help="Outcomes are judgements of what retrievals missed. Nothing is changed or deleted; a "
     "correction is a new row.",
@@ -171,7 +170,7 @@ def import_outcomes(
             )
 
 
-claim = CommandLine(
+claim = typer.Typer(
     name="claim",
     help="Production traffic without gold: import questions and what was retrieved.",
     no_args_is_help=True,
@@ -222,7 +221,7 @@ def import_claims(
     typer.echo(f"next: {command()} audit draw --n 50 --seed 1")
 
 
-audit = CommandLine(
+audit = typer.Typer(
     name="audit",
     help="Random audits of production traffic: draw claims to be judged, with known probability.",
     no_args_is_help=True,

@@ -7,7 +7,6 @@ import typer
 
 from rag_eval.cli.app import (
     GATE_FAILED,
-    CommandLine,
     GoldSets,
     Home,
     OneGoldSet,
@@ -17,7 +16,7 @@ from rag_eval.cli.app import (
 )
 from rag_eval.core.errors import format_count
 
-trust = CommandLine(
+trust = typer.Typer(
     no_args_is_help=True,
     help="Source trust and the poisoning guard: allow documents, sign and verify the corpus.",
 )

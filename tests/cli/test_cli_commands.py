@@ -74,26 +74,13 @@ NAMED = (
     "validate c.jsonl --index home",
     "calibrate",
 )
-"""Commands with --gold-set, and the arguments that they need besides."""
+"""Commands of one gold set, with the arguments that they need besides."""
 
 
 @pytest.mark.slow
-def test_the_gold_set_may_be_the_last_argument(project):
-    having = {
-        name
-        for name, command in commands(typer.main.get_command(app))
-        if any("--gold-set" in param.opts for param in command.params)
-    }
-    groups = ("trust",)
-    named = {" ".join(words.split()[: 1 + words.startswith(groups)]) for words in NAMED}
-    assert having == named
+def test_the_gold_set_is_the_last_argument(project):
     for words in NAMED:
-        by_name = project.command(*words.split(), "nope", exit_code=None)
-        assert "nope" in by_name.output, words
-        by_option = project.command(*words.split(), "--gold-set", "nope", exit_code=None)
-        assert by_option.output == by_name.output, words
-    twice = project.command("trust", "verify", "nope", "--gold-set", "tiny", exit_code=None)
-    assert "one gold set" in twice.output
+        assert "nope" in project.command(*words.split(), "nope", exit_code=None).output, words
 
 
 def test_the_only_gold_set_is_the_primary_one(project, monkeypatch):

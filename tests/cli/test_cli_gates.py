@@ -100,7 +100,7 @@ def test_a_run_is_accepted_as_the_baseline(failed):
 
 def test_a_small_set_is_held_with_figures_and_reason(project, shared_runs):
     shared_runs.run(project)
-    words = ("vector", "--gold-set", "tiny", "--measure", "mrr")
+    words = ("vector", "tiny", "--measure", "mrr")
     result = call("rollout", *words, "--home", project.home)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("HOLD (vector against bm25)")

@@ -125,7 +125,7 @@ def lines_of_planted(project):
 
 def allow(project, doc_id="planted.md"):
     """Allow a document as a person."""
-    why = ("--gold-set", "tiny", "--who", "Ann", "--why", "it quotes an attack")
+    why = ("tiny", "--who", "Ann", "--why", "it quotes an attack")
     project.command("trust", "allow", "--document", doc_id, *why)
 
 

@@ -83,7 +83,7 @@ def test_a_large_gold_set_decides_by_its_own_run(project):
     worse = decide_rollout(Home(project.home), "many", "worse", measure="mrr")
     assert (worse.base, worse.decision.action) == ("bm25", "roll_back")
     assert worse.decision.degradation.value == pytest.approx(1 / 3, abs=0.01)
-    more = ("--gold-set", "many", "--measure", "mrr")
+    more = ("many", "--measure", "mrr")
     project.command("rollout", "worse", *more, exit_code=2)
 
 
