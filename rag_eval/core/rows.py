@@ -89,27 +89,7 @@ class _TooLargeError(OSError):
     """A file that holds more bytes than the limit."""
 
 
-class _Unzipped(io.RawIOBase):
-    """The content of a gzip file, which ends with an error after `limit` bytes."""
-
-    def __init__(self, path: Path, limit: int) -> None:
-        super().__init__()
-        self._file, self._left = gzip.open(path), limit  # noqa: SIM115 - `close` closes it
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        self._left -= len(data)
-        if self._left < 0:
-            raise _TooLargeError("more after decompression")
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+_TOO_LARGE = "more after decompression"
 
 
 _READ_ERRORS = (OSError, EOFError, ValueError, zlib.error)
@@ -129,8 +109,11 @@ def _report_unreadable(error: Exception, path: Path, problems: ProblemList, limi
     problems.add(fault.code, fault.message, path, found=fault.found, accepted=accepted)
 
 
-def _open(path: Path, limit: int) -> BinaryIO:
-    """Open a regular file of at most `limit` bytes; raise one of `_READ_ERRORS`."""
+def _open(path: Path, limit: int) -> BinaryIO | gzip.GzipFile:
+    """Open a regular file of at most `limit` bytes; raise one of `_READ_ERRORS`.
+
+    A gzip file may hold more: whoever reads it counts the bytes.
+    """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise _NotAFileError
@@ -140,19 +123,30 @@ def _open(path: Path, limit: int) -> BinaryIO:
     if not stream.peek(len(_GZIP_MARK)).startswith(_GZIP_MARK):
         return stream
     stream.close()
-    return io.BufferedReader(_Unzipped(path, limit))
+    return gzip.open(path)
 
 
-def _split_lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the number of each line, from 1, and its bytes; None stands for a line over `limit`."""
-    number = 0
-    while line := stream.readline(limit + 1):
-        number += 1
-        if len(line) <= limit or line.endswith(b"\n"):
-            yield number, line.removeprefix(_BOM) if number == 1 else line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = stream.readline(1 << 20)
+def _split_lines(
+    stream: BinaryIO | gzip.GzipFile, limit: int
+) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the number of each line, from 1, and its bytes; None stands for a line too long.
+
+    Raises `_TooLargeError` after `limit` bytes.
+    """
+    number = size = 0
+    is_start, is_whole = True, True
+    while part := stream.readline(MAX_LINE_BYTES + 1):
+        size += len(part)
+        if size > limit:
+            raise _TooLargeError(_TOO_LARGE)
+        ends = part.endswith(b"\n") or len(part) <= MAX_LINE_BYTES
+        if is_start:
+            number, is_whole = number + 1, ends
+        is_start = ends
+        if ends:
+            text = part.removeprefix(_BOM) if number == 1 else part
+            yield number, text if is_whole else None
+    if not is_start:
         yield number, None
 
 
@@ -191,7 +185,9 @@ def read_text(path: Path, problems: ProblemList, limit: int) -> str | None:
     """Read a small file whole; None after one problem. A byte-order mark is left out."""
     try:
         with _open(path, limit) as stream:
-            data = stream.read()
+            data = stream.read(limit + 1)
+        if len(data) > limit:
+            raise _TooLargeError(_TOO_LARGE)
     except _READ_ERRORS as error:
         _report_unreadable(error, path, problems, limit)
         return None
@@ -207,7 +203,7 @@ def read_raw_lines(
     """
     try:
         with _open(path, limit) as stream:
-            yield from _split_lines(stream, MAX_LINE_BYTES)
+            yield from _split_lines(stream, limit)
     except _READ_ERRORS as error:
         _report_unreadable(error, path, problems, limit)
 
