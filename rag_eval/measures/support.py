@@ -41,14 +41,6 @@ therefore hence
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split()) - STOP_WORDS
 """English words without weight in a comparison, besides the analyzer's stop words."""
 _WORD = re.compile(r"[^\W_]+")
-_SPECIAL_TOKEN = re.compile(
-    r"</?s>|<(?:pad|unk|bos|eos|cls|sep|mask)>|<\|[a-z_]{1,30}\|>|\[(?:CLS|SEP|PAD|UNK|MASK)\]"
-)
-
-
-def _without_tokens(text: str) -> str:
-    """Replace the special tokens of language models, which end a passage, by a blank line."""
-    return _SPECIAL_TOKEN.sub("\n\n", text) if "<" in text or "[" in text else text
 
 
 def answer_sentences(text: str) -> list[str]:
@@ -59,42 +51,33 @@ def answer_sentences(text: str) -> list[str]:
     >>> answer_sentences("Two facts [1]:\n- Snow is white [2].\n- Coal is black.")
     ['Two facts:', 'Snow is white.', 'Coal is black.']
     """
-    plain = remove_marks(_without_tokens(text))
+    plain = remove_marks(text)
     parts = (plain[start:end] for start, end in chunking.segments(plain))
     return [sentence for sentence in parts if _WORD.search(sentence)]
 
 
-_TITLE_CASE, _FEW_WORDS = 0.6, 4
-"""Share of capitalised words above which a sentence is a title, whose capitals mark no names."""
+_JOINED = re.compile(r"[^\W_]+(?:_[^\W_]+)+")
 _SHORTEST_PART = 3
 """Least length of a part of an identifier: shorter parts are common aliases (df, ax, np)."""
 
 
 def _names(sentence: str) -> list[str]:
-    """Find names: capitalised words, acronyms, words with digits, and identifiers.
+    """Find names: words with a capital, and the parts of identifiers with an underscore.
 
-    A capitalised first word counts only as an acronym or an identifier. In a title, most words
-    are capitalised, so only identifiers count.
+    A first word that is only capitalised counts for nothing.
 
     Examples
     --------
     >>> _names("The tower of Gustave Eiffel is drawn by `ax.plot_wireframe`.")
     ['Gustave', 'Eiffel', 'plot', 'wireframe']
     """
-    tokens = sentence.split()
-    words = [word for token in tokens for word in _WORD.findall(token) if word != word.lower()]
-    odd = [word for word in words if len(word) > 1]
-    identifiers = [word for word in odd if not word[1:].islower() and not word.isupper()]
-    dotted = (token for token in tokens if "_" in token or "()" in token or "." in token[1:-1])
-    parts = itertools.chain.from_iterable(map(_WORD.findall, dotted))
-    identifiers += [part for part in parts if len(part) >= _SHORTEST_PART and not part.isdigit()]
-    capitals = [word for word in odd if word[0].isupper()]
-    if len(tokens) >= _FEW_WORDS and len(capitals) > _TITLE_CASE * len(tokens):
-        return identifiers
-    if capitals and not capitals[0].isupper() and _WORD.findall(tokens[0])[:1] == capitals[:1]:
-        del capitals[0]
-    ignored = STOP_WORDS | FUNCTION_WORDS
-    return list(dict.fromkeys([*(w for w in capitals if w.lower() not in ignored), *identifiers]))
+    words = _WORD.findall(sentence)
+    names = [word for word in words if len(word) > 1 and word != word.lower()]
+    if names and names[0] == words[0] and words[0][1:].islower():
+        del names[0]
+    parts = itertools.chain.from_iterable(name.split("_") for name in _JOINED.findall(sentence))
+    names += [part for part in parts if len(part) >= _SHORTEST_PART and not part.isdigit()]
+    return [name for name in names if name.lower() not in STOP_WORDS | FUNCTION_WORDS]
 
 
 # ---- The score of a sentence
@@ -199,8 +182,7 @@ class _Passage(NamedTuple):
     @staticmethod
     def read(texts: Sequence[str], reader: _Reader) -> "_Passage":
         """Read texts, whose layout does not matter."""
-        plain = list(map(_without_tokens, texts))
-        sentences = [text[start:end] for text in plain for start, end in chunking.spans(text)]
+        sentences = [text[start:end] for text in texts for start, end in chunking.spans(text)]
         places, pairs, figures = defaultdict[int, list[int]](list), set(), set[str]()
         alike = list(map(spell_alike, sentences))
         for at, row in enumerate(reader.analyzer.index(alike)):

@@ -279,43 +279,7 @@ def test_hostile_text_is_data_everywhere(project):
     assert [line for line in (1, 2, 3, 4) if f"outputs.jsonl:{line}" not in refused] == []
 
 
-def trace_lines(contexts, n_without):
-    """Write a trace for each text by question, and traces without a retrieval, as LangSmith."""
-    rows = [
-        {
-            "run_type": "retriever",
-            "id": query_id,
-            "inputs": {"query": query_id},
-            "outputs": {"documents": [{"id": "retries.md", "page_content": text}]},
-        }
-        for query_id, text in contexts.items()
-    ]
-    return jsonl([*rows, *({"run_type": "llm", "id": f"chat-{n}"} for n in range(n_without))])
-
-
-def left_out(report):
-    warnings = [one for one in report["gold"]["warnings"] if one["code"] == "left_out"]
-    return [(one["file"], one["message"].partition(":")[0]) for one in warnings]
-
-
 # --- outputs over a corpus
-
-
-@pytest.fixture(scope="module")
-def own(scenario):
-    """Run with our own answers; return their citation payloads.
-
-    A system that reads our port cites the same kind of payload.
-    """
-    project = scenario.project
-    text = CONFIG.replace("{mode: deterministic,", "{mode: deterministic, abstain_below: 0,")
-    project.write("gold_set.yaml", text)
-    project.run()
-    payloads = {}
-    for row in project.lines("citations.jsonl"):
-        payload = {name: row[name] for name in row if name not in {"query_id", "in_evidence"}}
-        payloads.setdefault(row["query_id"], []).append(payload)
-    return payloads
 
 
 def over_corpus(project, rows, exit_code=0, **extra):
@@ -362,26 +326,6 @@ def test_recorded_answers_over_a_corpus(project):
 
 
 @pytest.mark.slow
-def test_traces_of_a_strategy_and_of_answers_are_counted(project):
-    part = "answers: {mode: recorded, recorded: mine/answers.jsonl, top_k: 5}"
-    text = CONFIG.replace("answers: {mode: deterministic, top_k: 5}", part)
-    strategy = "strategies:\n  - {name: system, kind: external, recorded: runs.jsonl}"
-    project.write("gold_set.yaml", text.replace("strategies:", strategy))
-    project.write("runs.jsonl", trace_lines({"again": FACT}, 2))
-    (project.gold / "mine").mkdir()
-    project.write("mine/answers.jsonl", trace_lines({"again": FACT, "night": FACT}, 1))
-    out = project.run(exit_code=None).stdout
-    report = project.report()
-    assert first_fault(report) is None
-    expected = [
-        ("runs.jsonl", "2 traces left out and 1 trace read"),
-        ("mine/answers.jsonl", "1 trace left out and 2 traces read"),
-    ]
-    assert left_out(report) == expected
-    assert out.count("warning left_out") == 2
-
-
-@pytest.mark.slow
 def test_auditable_answers_of_a_run_come_back_as_they_are(project):
     project.run()
     lines = project.lines("auditable-answers.jsonl")
@@ -401,29 +345,3 @@ def test_auditable_answers_of_a_run_come_back_as_they_are(project):
     stderr = over_corpus(project, [wrong], exit_code=1).stderr
     assert "mine.jsonl:1" in stderr
     assert "λ" in stderr
-
-
-@pytest.mark.slow
-def test_payloads_of_a_run_come_back_valid(own, project):
-    rows = [
-        {
-            "query_id": query_id,
-            "answer": " ".join(payload["quote"] for payload in payloads),
-            "contexts": [
-                {"doc_id": one["doc_id"], "id": one["snippet_id"], "text": ""} for one in payloads
-            ],
-            "citations": payloads,
-        }
-        for query_id, payloads in own.items()
-    ]
-    over_corpus(project, rows)
-    codes = project.report()["citations"]["codes"]
-    assert codes == {"ok": sum(map(len, own.values()))}
-    citations = project.reports / "tiny" / "citations.jsonl"
-    project.command("validate", citations, "--index", project.home)
-    (row,) = [row for row in rows if row["query_id"] == "again"]
-    # The citations mix two units of offsets, and the rarer unit is at fault.
-    tokens = {"start": 1, "end": 3, "unit": "token"}
-    row["citations"] = [{**row["citations"][0], "segment": 0, "offsets": tokens, "quote": None}]
-    over_corpus(project, rows)
-    assert project.report()["citations"]["codes"].get("mixed_units") == 1
