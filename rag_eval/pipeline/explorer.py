@@ -24,7 +24,7 @@ from rag_eval.measures.run_scores import (
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
 from rag_eval.pipeline.measure_stages import Answered
-from rag_eval.pipeline.misses import MissedQuestions, describe_miss
+from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.runner import Result, Work
 from rag_eval.pipeline.runs import ScoredRuns
 from rag_eval.reporting.metrics_report import Outgoing
@@ -47,6 +47,7 @@ from rag_eval.reporting.questions import (
 from rag_eval.reporting.tables import visible
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.trust.guard import judge_units
+from rag_eval.uncertainty.lost_gold import describe_miss
 
 # ---- Rows of the explorer: the stages' tables, joined by wording and by unit.
 

@@ -29,7 +29,6 @@ from rag_eval.pipeline.answer_stages import AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.measure_stages import AnswerMeasures
-from rag_eval.pipeline.misses import observe_misses
 from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
 from rag_eval.pipeline.runner import (
     WHOLE,
@@ -70,7 +69,7 @@ from rag_eval.uncertainty.claims import (
     record_judged,
     state_rates,
 )
-from rag_eval.uncertainty.comparing import Misses, compare
+from rag_eval.uncertainty.comparing import Misses, compare, observe_misses
 from rag_eval.uncertainty.confidence import AnswerGold, AnswerWorth, weigh_answers
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext

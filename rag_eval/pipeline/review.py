@@ -27,7 +27,6 @@ from rag_eval.pipeline.corpus import (
 )
 from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.pipeline.measure_stages import AnswerMeasures
-from rag_eval.pipeline.misses import describe_miss
 from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
 from rag_eval.reporting.explanation import (
     CitationVerdict,
@@ -39,6 +38,7 @@ from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.storage.files import atomic_path, write_text
 from rag_eval.storage.home import Home
+from rag_eval.uncertainty.lost_gold import describe_miss
 
 # ---- The files of a kept run for other tools.
 

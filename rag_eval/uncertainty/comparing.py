@@ -6,21 +6,31 @@ adjusted p.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, get_args
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, FloatArray
+from rag_eval.core.arrays import BoolArray, FloatArray, number
 from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.records import CountedInterval
-from rag_eval.measures.intervals import FEW_DIFFERING, holm, paired_comparison
+from rag_eval.core.types import BinaryTarget
+from rag_eval.measures.intervals import (
+    FEW_DIFFERING,
+    delta_of,
+    holm,
+    paired_comparison,
+    within_query,
+)
 from rag_eval.measures.overlap import SharedGold
+from rag_eval.measures.run_scores import AnyRuns, cutoffs_of, figure_of, judge_runs
 from rag_eval.uncertainty.miss_rate_report import (
     ComparedStrategy,
     MissComparison,
     MissDifference,
     MissMeasure,
+    MissPair,
+    ObservedMisses,
 )
 from rag_eval.uncertainty.scores import mean_figure
 from rag_eval.uncertainty.stored import finite
@@ -164,3 +174,75 @@ def _compare_values(a: Misses, b: Misses, gold: SharedGold) -> list[Row]:
         p, detectable = finite(paired.p[at]), finite(paired.minimum_detectable[at])
         rows.append(_row(a, b, measure, delta, p=p, detectable=detectable, **versus))
     return rows
+
+
+# ---- Observed misses of both targets at every cutoff, and their paired differences.
+
+NONE_JUDGED: Final = "no question of this gold set can be judged"
+MISSES: Final[tuple[BinaryTarget, ...]] = get_args(BinaryTarget)
+Cells: TypeAlias = Sequence[tuple[BinaryTarget, int]]
+"""Targets, each with its K."""
+
+
+def observe_misses(runs: AnyRuns) -> tuple[list[ObservedMisses], list[MissPair]]:
+    """Observe the misses of every strategy and pair, for both targets at every cutoff.
+
+    A failed retrieval misses. A question counts by its mean over wordings and seeds, and a pair is
+    compared on the wordings that both strategies were run on.
+    """
+    cells = list(itertools.product(MISSES, cutoffs_of(runs.config.k)))
+    missed = {name: _miss_columns(runs, name, cells) for name in runs.names}
+    figures = [row for name in missed for row in _average_misses(runs, name, missed[name], cells)]
+    return figures, _compare_misses(runs, missed, cells)
+
+
+def _average_misses(
+    runs: AnyRuns, name: str, missed: FloatArray, cells: Cells
+) -> Iterator[ObservedMisses]:
+    labels = [f"{target}_at_{k}" for target, k in cells]
+    records = runs.aggregate(name, labels, missed, runs.config.level, failed_value=1.0)
+    for (target, k), record in zip(cells, records, strict=True):
+        figure = figure_of(record, None if record.n_scored else NONE_JUDGED)
+        yield ObservedMisses(strategy=name, target=target, k=k, **dict(figure))
+
+
+def _compare_misses(
+    runs: AnyRuns, missed: Mapping[str, FloatArray], cells: Cells
+) -> list[MissPair]:
+    gold, pairs = runs.gold, list(itertools.combinations(missed, 2))
+    if not pairs:
+        return []
+    sides: tuple[list[FloatArray], list[FloatArray]] = ([], [])
+    for pair in pairs:
+        both = runs.ran(pair[0]) & runs.ran(pair[1])
+        for name, side in zip(pair, sides, strict=True):
+            variant = runs.scores(name).variant
+            values = np.where(both[variant][:, None], missed[name], np.nan)
+            side.append(within_query(values, gold.query_of[variant], len(gold.queries)))
+    left, right = map(np.hstack, sides)
+    comparison = paired_comparison(left, right, gold.shared, higher_is_better=False)
+    adjusted = holm(comparison.p)
+    return [
+        MissPair.model_validate(
+            {
+                **dict(zip(("a", "b", "target", "k"), (*pair, *cell), strict=True)),
+                **delta_of(comparison, at),
+                "p": number(comparison.p[at]),
+                "p_adjusted": number(adjusted[at]),
+                "minimum_detectable": number(comparison.minimum_detectable[at]),
+            }
+        )
+        for at, (pair, cell) in enumerate(itertools.product(pairs, cells))
+    ]
+
+
+def _miss_columns(runs: AnyRuns, name: str, cells: Cells) -> FloatArray:
+    """Judge every run of a strategy by each (target, K), [n_runs, n_cells]; NaN = not judged."""
+    judgements, scores, level = judge_runs(runs, name), runs.scores(name), runs.config.level
+    columns = []
+    for target, k in cells:
+        at_k = dataclasses.replace(judgements, recall=scores.column(level, f"R@{k}"))
+        columns.append(at_k.missed(target, k))
+    query = runs.gold.query_of[judgements.variant]
+    is_failed = judgements.failed & ~scores.ineligible(level, runs.gold)[query]
+    return np.where(is_failed[:, None], 1.0, np.stack(columns, axis=1))

@@ -68,27 +68,16 @@ class StrategyMissRates(Record):
     outcomes: AddedOutcomes
 
 
-class ScoreBin(Record):
-    """Questions by the raw score of their first result, with their miss rate at ten results."""
-
-    low: float
-    high: float
-    missed: Figure
-
-
 class MissesPart(Record):
     """Questions without gold in the first ten, as first put, by the step that lost the gold.
 
-    `n_twins` counts the questions for which an identical text under another id was in the first
-    ten. Questions whose retrieval failed are counted apart.
+    Questions whose retrieval failed are counted apart.
     """
 
     n_judged: Count
     n_failed: Count
     n_missed: Count
     lost: dict[Literal["retrieval", "fusion", "rerank", "cutoff"], Count]
-    n_twins: Count
-    by_score: list[ScoreBin]
 
 
 class AnswerConfidences(Record):

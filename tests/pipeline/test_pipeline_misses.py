@@ -6,10 +6,11 @@ import pytest
 from cli_project import CONFIG, Project
 
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.misses import MissedQuestions, describe_miss
+from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runs import open_runs
 from rag_eval.pipeline.stages import open_runner
+from rag_eval.uncertainty.lost_gold import describe_miss
 
 LSA = "embedding: {model: lsa-8}"
 STRATEGIES = f"""\
@@ -20,7 +21,6 @@ STRATEGIES = f"""\
   - {{name: mmr, kind: hybrid, {LSA}, rerank: {{kind: mmr, lambda: 0.1}}}}
 """
 WORDS = "kiln barge lathe anvil sluice gantry spindle hopper flange rivet".split()
-TWIN = "Quench the blade in warm brine.\n"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def traced(tmp_path_factory):
     filler = " ".join(f"note{number}" for number in range(40))
     (project.corpus / "deep.md").write_text(f"A valve stands here. {filler}\n")
     for name in (*(f"copy{at:02}" for at in range(11)), "gold"):
-        (project.corpus / f"{name}.md").write_text(TWIN)
+        (project.corpus / f"{name}.md").write_text("Quench the blade in warm brine.\n")
     project.write(
         "gold_set.yaml",
         CONFIG.partition("strategies:")[0]
@@ -46,9 +46,8 @@ def traced(tmp_path_factory):
         {
             "deep": "kiln barge lathe anvil sluice gantry valve gauge",
             "absent": "zyx",
-            "copied": "Quench a blade in brine?",
         },
-        {"deep": "deep.md", "absent": "gold.md", "copied": "gold.md"},
+        {"deep": "deep.md", "absent": "gold.md"},
     )
     evaluation = open_gold_set(
         project.gold,
@@ -83,19 +82,12 @@ def test_lost_steps_are_counted(traced):
     for name, part in traced[1].about.items():
         found = rows(traced, name)
         assert part.lost == found["lost"].value_counts().to_dict()
-        assert (part.n_judged, part.n_failed) == (3, 0)
+        assert (part.n_judged, part.n_failed) == (2, 0)
     assert rows(traced, "bm25").loc["absent", "lost"] == "retrieval"
     assert rows(traced, "lexical").loc["deep", "lost"] in {"cutoff", "fusion"}
 
 
-def test_an_identical_text_under_another_id_is_named(traced):
-    found = rows(traced, "bm25")
-    assert (found.loc["copied", "twin"], found.loc["copied", "twin_rank"]) == ("copy00.md", 1)
-    assert found.loc[["deep", "absent"], "twin"].tolist() == ["", ""]
-    assert traced[1].about["bm25"].n_twins == 1
-
-
-NONE = dict.fromkeys(("lexical", "vector", "ranked", "final", "twin_rank"), np.nan)
+NONE = dict.fromkeys(("lexical", "vector", "ranked", "final"), np.nan)
 SENTENCES = {
     "No list had it in its first 1000.": {"lost": "retrieval"},
     "No list had it.": {"lost": "retrieval", "depth": 0},
@@ -115,19 +107,12 @@ SENTENCES = {
         "ranked": 3.0,
         "lost": "rerank",
     },
-    "No list had it in its first 1000; the same text stood at 2 under another id, twin.md.": {
-        "lost": "retrieval",
-        "twin_rank": 2.0,
-        "twin": "twin.md",
-    },
 }
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_one_sentence_says_what_lost_the_gold(sentence):
     assert (
-        describe_miss(
-            {**NONE, "depth": 1000, "ranked_depth": 100, "twin": "", **SENTENCES[sentence]}
-        )
+        describe_miss({**NONE, "depth": 1000, "ranked_depth": 100, **SENTENCES[sentence]})
         == sentence
     )

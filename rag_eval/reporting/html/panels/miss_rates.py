@@ -110,51 +110,12 @@ def _against(page: Page) -> Markup:
     )
 
 
-def _by_score(page: Page, name: str) -> Markup:
-    """Draw the miss rate of a strategy over the score of its first result."""
-    bins = page.report.get("misses", name, "by_score")
-    if not bins:
-        return Markup()
-    shares = [
-        (float(part["low"].value), float(part["high"].value), part["missed"]) for part in bins
-    ]
-    chart = Chart(
-        f"{label(name)}, misses by score",
-        x=(shares[0][0], shares[-1][1]),
-        height=240,
-        x_label="score of the first result",
-        y_label="share of questions missed",
-    )
-    fill = page.colour(name)
-    for low, high, missed in shares:
-        value = value_of(missed, "value")
-        if value is not None:
-            middle = (low + high) / 2
-            chart.line([(low, value), (high, value)], fill, 2.6)
-            chart.line([(middle, end) for end in ends_of(missed, value)], fill, 1.6, opacity=0.75)
-            chart.point(middle, value, fill)
-    return chart.figure(
-        f"by-score-{page.strategies.index(name)}",
-        f"Miss rate by the score of the first result, {name}",
-        "; ".join(
-            f"score {low:.3g} to {high:.3g}: {missed['value'].value:.3f} missed of "
-            f"{missed['n_scored'].value:,}"
-            for low, high, missed in shares
-        ),
-        Markup("{} misses at ten results by score, in bins of equal size").format(
-            page.swatch(name)
-        ),
-    )
-
-
 def panel(page: Page) -> Panel:
     """Make the panel of calibrated miss rates."""
     uncertainty, calibration = page.report["uncertainty"], page.report["calibration"]
     entries = page.by_strategy("calibration", "strategies")
     comparison = calibration.get("comparison")
     diagrams = {name: _reliability(page, name, entry) for name, entry in entries}
-    by_score = {name: _by_score(page, name) for name in page.strategies}
-    of_primary = [by_score.pop(page.primary, None), diagrams.pop(page.primary, None)]
     rates = page.by_strategy("uncertainty", "strategies")
 
     def reasons_of(key: str) -> list[tuple[Markup, Cursor | str]]:
@@ -164,8 +125,8 @@ def panel(page: Page) -> Panel:
 
     refused = [(name, entry["refused"]) for name, entry in entries if entry["refused"].value]
     context = {
-        "pictures": plots([_against(page), *of_primary]),
-        "further": plots([*diagrams.values(), *by_score.values()]),
+        "pictures": plots([_against(page), diagrams.pop(page.primary, None)]),
+        "further": plots([*diagrams.values()]),
         "about": uncertainty,
         "calibration": calibration,
         "unfitted": reasons_of("validation"),
