@@ -6,7 +6,7 @@ All outcomes so far decide the status of a strategy, and the calibrator of later
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
 import numpy as np
@@ -14,7 +14,6 @@ import pandas as pd
 from pydantic import Field
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.errors import InputError
 from rag_eval.core.types import DISCOUNTING
 from rag_eval.corpus.masking import mask
 from rag_eval.measures.intervals import SEED
@@ -30,7 +29,7 @@ from rag_eval.uncertainty.calibrators import (
     accepted_calibrator,
     keep_calibrator,
 )
-from rag_eval.uncertainty.claims import OF_GOLD, QRELS, no_prior
+from rag_eval.uncertainty.claims import QRELS, no_prior
 from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
@@ -50,16 +49,12 @@ from rag_eval.uncertainty.miss_rate_report import (
     Validation,
 )
 from rag_eval.uncertainty.outcomes import (
-    Asked,
-    QuestionGroups,
-    document_tie,
+    OF_GOLD,
+    explain_own_gold,
     fit_rows,
     frame_of,
-    question_groups,
     question_id,
-    refuse_own_gold,
     select_current,
-    words_tie,
 )
 from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS
@@ -73,7 +68,7 @@ from rag_eval.uncertainty.status import (
     suffice_to_fit,
 )
 from rag_eval.uncertainty.stored import Floats, Stored
-from rag_eval.uncertainty.traffic import TrafficStore
+from rag_eval.uncertainty.traffic import Claim, TrafficStore
 from rag_eval.uncertainty.validation import validate
 
 REPEATS: Final = 3
@@ -193,17 +188,45 @@ class GoldQuestions:
     documents: pd.DataFrame
 
     @functools.cached_property
-    def ties(self) -> list[tuple[str, str]]:
-        """List (query id, tie) for the words of every wording and for every gold document.
+    def group_of(self) -> dict[str, str]:
+        """Group of each question by its id."""
+        return dict(zip(self.queries["query_id"], self.queries["group_id"], strict=True))
 
-        The words are masked like the words of stored traffic.
-        """
-        words = zip(self.wordings["query_id"], self.wordings["text"], strict=True)
-        documents = zip(self.documents["query_id"], self.documents["item_id"], strict=True)
-        return [
-            *((query, words_tie(question_id(mask(text).text))) for query, text in words),
-            *((query, document_tie(document)) for query, document in documents),
-        ]
+    @functools.cached_property
+    def group_of_words(self) -> dict[str, str]:
+        """Group of each wording by its words, which are masked like those of stored traffic."""
+        pairs = zip(self.wordings["query_id"], self.wordings["text"], strict=True)
+        return self._name_first((question_id(mask(text).text), query) for query, text in pairs)
+
+    @functools.cached_property
+    def group_of_document(self) -> dict[str, str]:
+        """Group of the questions that have a gold document."""
+        return self._name_first(
+            zip(self.documents["item_id"], self.documents["query_id"], strict=True)
+        )
+
+    def _name_first(self, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Map each key of (key, query id) to the first group by name."""
+        ordered = sorted(((self.group_of[query], key) for key, query in pairs), reverse=True)
+        return {key: group for group, key in ordered}
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionGroups:
+    """Groups of the questions of outcomes and of traffic: those of the gold where they share it.
+
+    `of_gold` maps the ids of the gold's questions. `of_judged` maps the ids of judged questions to
+    their recorded groups, and `joined` recorded groups to groups of the gold.
+    """
+
+    of_gold: Mapping[str, str]
+    of_judged: Mapping[str, str]
+    joined: Mapping[str, str]
+
+    def group(self, query_id: str, group_id: str) -> str:
+        """Return the group of a question that was recorded with `group_id`."""
+        recorded = self.of_judged.get(query_id, group_id)
+        return self.of_gold.get(query_id) or self.joined.get(recorded, recorded)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,7 +316,7 @@ def calibrate_strategy(
     if home is not None:
         body = None
         if fit.model is not None:
-            body = _write_calibrator(facts, gold, groups, fitting, fit, now=now)
+            body = _write_calibrator(facts, fitting, fit, now=now)
             body["discounts"] = standing.discounts
         if body is not None or not outcomes.fault:
             calibrator = _accept(home, facts, body, standing, now=now, check_lock=check_lock)
@@ -325,25 +348,27 @@ def _regroup(rows: pd.DataFrame, groups: QuestionGroups) -> pd.DataFrame:
 def _join_questions(
     gold: GoldQuestions, outcomes: Outcomes, current: pd.DataFrame, traffic: pd.DataFrame
 ) -> QuestionGroups:
-    """Join the questions of current outcomes and of traffic with the gold's groups."""
-    # Leave out the outcomes by gold. Their questions are in the gold, or the gold dropped the
-    # questions.
+    """Join the questions of current outcomes and of traffic with the gold's groups.
+
+    A question joins the group of a gold question with the same words, or with a gold document that
+    a person named.
+    """
+    # Outcomes by gold are left out. Their questions are in the gold, or the gold dropped them.
     by_gold = (current["gold_source"] == QRELS) & current["note"].str.fullmatch(OF_GOLD)
-    columns = ["claim_id", "query_id", "group_id"]
-    by_hand = current[~by_gold]
-    rows = pd.concat([by_hand[columns], traffic[columns]])
-    documents = [*by_hand["gold_documents"], *([] for _ in range(len(traffic)))]
-    claims = {}
+    by_hand = current.loc[~by_gold, ["claim_id", "query_id", "group_id", "gold_documents"]]
+    of_judged = dict(zip(by_hand["query_id"], by_hand["group_id"], strict=True))
+    asked = traffic[["claim_id", "query_id", "group_id"]].assign(gold_documents="")
+    rows, claims, joined = pd.concat([by_hand, asked]), dict[str, Claim](), dict[str, str]()
     if outcomes.store is not None and len(rows):
         claims = TrafficStore(outcomes.store.sql).by_id(set(rows["claim_id"]))
-    asked = []
-    for (claim, query, group), golden in zip(rows.itertuples(index=False), documents, strict=True):
-        ties = [document_tie(document) for document in golden]
-        if claim in claims:
-            ties.append(words_tie(question_id(claims[claim].query)))
-        asked.append(Asked(query, group, tuple(ties)))
-    group_of = dict(zip(gold.queries["query_id"], gold.queries["group_id"], strict=True))
-    return question_groups(group_of, gold.ties if asked else [], asked)
+    for claim, query, recorded, documents in rows.itertuples(index=False):
+        words = [query, *([question_id(claims[claim].query)] if claim in claims else [])]
+        shared = [gold.group_of_document.get(document) for document in documents]
+        shared += [gold.group_of_words.get(name) for name in words]
+        group = of_judged.get(query, recorded)
+        for name in filter(None, shared):
+            joined[group] = min(joined.get(group, name), name)
+    return QuestionGroups(gold.group_of, of_judged, joined)
 
 
 # ---- The outcomes for the fit.
@@ -390,11 +415,8 @@ def _select_outcomes(
     # Leave out outcomes without signals, because their z-scores would describe an average
     # retrieval.
     has_signals = np.asarray(np.isfinite(values).any(axis=1))
-    rows, refused = rows[has_signals].reset_index(drop=True), fault
-    try:
-        refuse_own_gold(rows, facts.series.strategy)
-    except InputError as error:
-        refused = str(error.problems[0])
+    rows = rows[has_signals].reset_index(drop=True)
+    refused = explain_own_gold(rows, facts.series.strategy) or fault
     ages = pd.Timestamp(now) - pd.to_datetime(rows["at"], utc=True)
     days = np.maximum(ages.dt.total_seconds().to_numpy() / 86400, 0.0)
     is_new = rows["claim_id"].isin(facts.judged).to_numpy(dtype=bool)
@@ -411,12 +433,12 @@ def _select_outcomes(
         pd.factorize(rows["group_id"])[0].astype(np.int64),
         rows["weight"].to_numpy(dtype=np.float64),
         question,
-        _share_gold(gold, groups, rows.assign(question=question).drop_duplicates("question")),
+        _share_gold(gold, rows.assign(question=question).drop_duplicates("question")),
     )
     return _Fitting(rows, labelled, refused, age, int((~has_signals).sum()))
 
 
-def _share_gold(gold: GoldQuestions, groups: QuestionGroups, questions: pd.DataFrame) -> SharedGold:
+def _share_gold(gold: GoldQuestions, questions: pd.DataFrame) -> SharedGold:
     """Collect the gold documents of the questions of outcomes, by their code `question`.
 
     A question outside of the gold has the documents of the gold questions in its group. A group
@@ -426,7 +448,7 @@ def _share_gold(gold: GoldQuestions, groups: QuestionGroups, questions: pd.DataF
     of_gold = questions[["question", "query_id"]].merge(documents, on="query_id")
     is_other = ~questions["question"].isin(of_gold["question"])
     others = questions.loc[is_other, ["question", "group_id"]]
-    by_group = documents.assign(group_id=documents["query_id"].map(groups.of_gold))
+    by_group = documents.assign(group_id=documents["query_id"].map(gold.group_of))
     # columns without rows have no type of their own
     others, by_group = (frame.astype({"group_id": "str"}) for frame in (others, by_group))
     joined = others.merge(by_group[["group_id", "item_id"]], on="group_id", how="left")
@@ -520,21 +542,14 @@ def _accept(
 
 def _write_calibrator(
     facts: StrategyFacts,
-    gold: GoldQuestions,
-    groups: QuestionGroups,
     fitting: _Fitting,
     fit: Calibration,
     *,
     now: dt.datetime,
 ) -> dict[str, object]:
     """Write a calibrator as JSON values; later runs read it as a `KeptCalibrator`."""
-    rows, queries = fitting.rows, gold.queries
-    before = dict(zip(queries["query_id"], queries["group_id"], strict=True))
-    # Store changed groups too, so that no fit to the group of a question without an outcome
-    # predicts the question.
-    joined = groups.of_gold.items()
-    group_of_query = {query: group for query, group in joined if group != before[query]}
-    group_of_query |= dict(zip(rows["query_id"], rows["group_id"], strict=True))
+    rows = fitting.rows
+    group_of_query = dict(zip(rows["query_id"], rows["group_id"], strict=True))
     sources = rows["gold_source"].value_counts().sort_index()
     written = fit.to_json()
     return {

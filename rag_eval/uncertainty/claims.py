@@ -28,15 +28,13 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.heuristic import JudgedTexts, similar_history, with_history
 from rag_eval.uncertainty.outcome_records import MAX_NUMBER, RetrievalOutcome, Shown
-from rag_eval.uncertainty.outcomes import OutcomeStore, claim_id_of, new_outcome, select_current
+from rag_eval.uncertainty.outcomes import OutcomeStore, claim_id_of, new_outcome
 from rag_eval.uncertainty.signals import SIGNALS
 
 HEURISTIC, PRIOR = "heuristic_v0", "prior:"
 PRIOR_TARGET: Final[tuple[Target, int]] = ("miss_any", 10)
 """Target and K that the shipped prior was fitted to."""
 QRELS: Final[GoldSource] = "qrels"
-OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
-"""Pattern of the notes of outcomes by gold. A correction by a person has another note."""
 
 # ---- The source of a strategy's claims.
 
@@ -177,38 +175,17 @@ def record_judged(
     `judged` are claims with the column `missed`, and `signals` has their signals under the same
     index. `because` names the gold.
     """
-    history = store.history(
+    standing = store.current(
         strategy_fingerprint=fingerprint, target=spec.target, k=spec.k, gold_source=QRELS
-    )
-    standing = select_current(history).set_index("claim_id")
+    ).set_index("claim_id")
     # After the first night, the table already has most judgements.
     stored = judged["claim_id"].map(standing["missed"].astype(float))
     fresh = judged[judged["missed"].astype(float).ne(stored)]
-    notes = _notes_of_returns(history, standing, because)
-    offered = _make_outcomes(fresh, signals.loc[fresh.index], notes)
+    offered = _make_outcomes(fresh, signals.loc[fresh.index])
     return len(store.record(offered, because=because).added)
 
 
-def _notes_of_returns(
-    history: pd.DataFrame, standing: pd.DataFrame, because: str
-) -> dict[str, str]:
-    """Return notes by claim id for claims that this gold judged before, but another gold last.
-
-    The store replaces an outcome once for each reason. The note makes the return of this gold a new
-    reason. Corrections by a person get no note, so the store keeps the corrections.
-    """
-    heard = history.loc[history["note"].str.startswith(because), "claim_id"]
-    turned = standing[
-        standing.index.isin(heard)
-        & standing["note"].str.fullmatch(OF_GOLD)
-        & ~standing["note"].str.startswith(because)
-    ]
-    return {str(claim): f"instead of {name}" for claim, name in turned["outcome_id"].items()}
-
-
-def _make_outcomes(
-    claims: pd.DataFrame, signals: pd.DataFrame, notes: dict[str, str]
-) -> list[RetrievalOutcome]:
+def _make_outcomes(claims: pd.DataFrame, signals: pd.DataFrame) -> list[RetrievalOutcome]:
     names = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"]
     # Outcomes limit signals to MAX_NUMBER. A retriever may return scores so large that ratios of
     # scores exceed the limit.
@@ -226,7 +203,6 @@ def _make_outcomes(
             shown=Shown(
                 value=claim["miss_rate"], status=claim["status"], calibrator=claim["calibrator"]
             ),
-            note=notes.get(claim["claim_id"], ""),
             at=now,
         )
         for claim, row in zip(claims.to_dict("records"), rows, strict=True)

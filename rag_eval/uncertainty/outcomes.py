@@ -7,13 +7,14 @@ Claims of production traffic and audits are in `traffic`, imported files in `out
 import dataclasses
 import datetime as dt
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
-from rag_eval.core.errors import InputError, Problem, quoted
+from rag_eval.core.errors import quoted
 from rag_eval.gold.loading import group_ids
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import ColumnSpec, Kind, Row, SqlStore, TableSpec, Transaction
@@ -80,6 +81,8 @@ OUTCOMES_TABLE: Final = TableSpec(
     indexes=(("strategy_fingerprint", "target", "k"), ("strategy",)),
     unique=(("outcome_id",), ("claim_id", "target", "k", "gold_source", "supersedes")),
 )
+OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
+"""Pattern of the notes of outcomes by gold. A correction by a person has another note."""
 BATCH: Final = 10_000
 """Largest number of names in one query, because databases limit statement parameters."""
 
@@ -187,28 +190,22 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return fitting.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
 
 
-def refuse_own_gold(frame: pd.DataFrame, strategy: str) -> None:
-    """Refuse to calibrate a strategy on gold that only its own retrieval found.
+def explain_own_gold(frame: pd.DataFrame, strategy: str) -> str:
+    """Say why a strategy cannot be calibrated on gold that only its own retrieval found.
 
     Chunks that the strategy never retrieves could not become gold, so its misses cannot show.
-    `strategy` is a name or a fingerprint. `frame` comes from `OutcomeStore.current`. Raises
-    InputError `own_gold`.
+    Empty where the gold comes from elsewhere too. `frame` has current outcomes.
     """
     own_rows = frame[(frame["strategy"] == strategy) | (frame["strategy_fingerprint"] == strategy)]
     aliases = {strategy, *own_rows["strategy"], *own_rows["strategy_fingerprint"]}
     judged_from = set(map(tuple, own_rows["gold_strategies"]))
     if not judged_from or not all(names and aliases.issuperset(names) for names in judged_from):
-        return
+        return ""
     name = quoted(strategy)
-    raise InputError.of(
-        "own_gold",
+    return (
         f"the gold of all {len(own_rows)} outcomes of {name} was judged from what {name} itself"
-        " retrieved. Text that it never retrieves could not become gold, so its misses are"
-        " invisible and a calibrator would learn too low a miss rate",
-        field="gold_strategies",
-        found=", ".join(sorted({quoted(name) for names in judged_from for name in names})[:5]),
-        accepted="outcomes whose gold depends on no strategy (gold_strategies is empty: qrels of a"
-        " collection, a search of the corpus by hand), or was judged from other strategies too",
+        " retrieved, so its misses are invisible; accepted: outcomes whose gold_strategies are"
+        " empty (qrels, a search of the corpus by hand), or name other strategies too"
     )
 
 
@@ -246,42 +243,36 @@ class OutcomeStore:
         `because` is the reason of the judgements, such as the version of the gold. Their notes
         start with the reason. With a reason, an outcome that differs from the current judgement
         supersedes the current judgement, and takes over its inclusion probability unless it has
-        its own. That happens once for each reason, so that a later correction by a person stays.
-        Without a reason a difference is only reported.
-
-        Raises InputError `unknown_outcome` if a correction supersedes no outcome of its claim.
+        its own. Gold supersedes only gold, so that a correction by a person stays. Without a
+        reason a difference is only reported.
         """
         offered = {
             outcome.outcome_id: outcome if because is None else _give_reason(outcome, because)
             for outcome in outcomes
         }
+        by_gold = because is not None and bool(re.fullmatch(OF_GOLD, because))
         # The lock makes writers wait, so that what is read here still holds at the insertion.
         with self.sql.transaction(OUTCOMES_TABLE.name) as transaction:
             claims = (outcome.claim_id for outcome in offered.values())
-            columns = look_up(
-                transaction, OUTCOMES_TABLE, "claim_id", claims, _Judgement._fields
-            ).values()
-            recorded = {row[0]: _Judgement(*row) for row in zip(*columns, strict=True)}
-            new = [outcome for name, outcome in offered.items() if name not in recorded]
-            rows = [*recorded.values(), *map(_Judgement.of, new)]
-            _check_superseded(rows, new)
+            columns = look_up(transaction, OUTCOMES_TABLE, "claim_id", claims, _Judgement._fields)
+            rows = [_Judgement(*row) for row in zip(*columns.values(), strict=True)]
+            recorded = {row.outcome_id for row in rows}
             superseded = {row.supersedes for row in rows}
             last = {row.key: row for row in rows if row.outcome_id not in superseded}
-            reasons = {(row.key, row.note) for row in rows}
+            new = [outcome for name, outcome in offered.items() if name not in recorded]
             there = [outcome for name, outcome in offered.items() if name in recorded]
             differing: dict[str, str] = {}
             for outcome in there:
-                judgement = _Judgement.of(outcome)
-                standing = last[judgement.key]
-                if not judgement.differs(standing):
+                standing = last[_Judgement.of(outcome).key]
+                if not standing.differs(outcome):
                     continue
-                if because is None or (judgement.key, judgement.note) in reasons:
+                if because is None or (by_gold and not re.fullmatch(OF_GOLD, standing.note)):
                     differing[outcome.outcome_id] = standing.outcome_id
-                else:
-                    fields = {**dict(outcome), "supersedes": standing.outcome_id}
-                    if outcome.inclusion_probability is None:
-                        fields["inclusion_probability"] = standing.inclusion_probability
-                    new.append(new_outcome(**fields))
+                    continue
+                fields = {**dict(outcome), "supersedes": standing.outcome_id}
+                if outcome.inclusion_probability is None:
+                    fields["inclusion_probability"] = standing.inclusion_probability
+                new.append(new_outcome(**fields))
             added = transaction.insert_new(OUTCOMES_TABLE, map(_row_of, new), "outcome_id")
         return Recorded(
             tuple(outcome.outcome_id for outcome in new if outcome.outcome_id in added),
@@ -326,18 +317,17 @@ def select_current(history: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Judgement(NamedTuple):
-    """Fields of an outcome that identify the claim and the judgement."""
+    """Fields of a recorded outcome that identify the claim and the judgement."""
 
     outcome_id: str
     claim_id: str
-    strategy_fingerprint: str
     target: str
     k: int
     gold_source: str
     missed: bool | None
     inclusion_probability: float | None
-    supersedes: str | None
-    note: str | None
+    supersedes: str
+    note: str
 
     @classmethod
     def of(cls, outcome: RetrievalOutcome) -> "_Judgement":
@@ -349,113 +339,16 @@ class _Judgement(NamedTuple):
         """Claim, target, K and gold source of the judgement."""
         return self.claim_id, self.target, self.k, self.gold_source
 
-    def differs(self, standing: "_Judgement") -> bool:
-        """Tell whether the current judgement differs, or lacks a known inclusion probability."""
-        return self.missed is not standing.missed or (
-            standing.inclusion_probability is None and self.inclusion_probability is not None
+    def differs(self, outcome: RetrievalOutcome) -> bool:
+        """Tell whether an outcome judges otherwise, or knows its inclusion probability first."""
+        return self.missed is not outcome.missed or (
+            self.inclusion_probability is None and outcome.inclusion_probability is not None
         )
-
-
-def _check_superseded(rows: Sequence[_Judgement], new: Iterable[RetrievalOutcome]) -> None:
-    """Refuse corrections that supersede no outcome of the same claim and strategy."""
-    identity_of = {row.outcome_id: (*row.key, row.strategy_fingerprint) for row in rows}
-    problems = [
-        Problem(
-            "unknown_outcome",
-            "there is no such outcome to correct",
-            field="supersedes",
-            found=quoted(outcome.supersedes),
-            accepted="the outcome_id of an outcome of the same claim, target, k, gold source and"
-            " strategy",
-        )
-        for outcome in new
-        if outcome.supersedes is not None
-        and identity_of.get(outcome.supersedes) != identity_of[outcome.outcome_id]
-    ]
-    if problems:
-        raise InputError(problems[:100])
 
 
 def _give_reason(outcome: RetrievalOutcome, because: str) -> RetrievalOutcome:
     note = f"{because}: {outcome.note}" if outcome.note else because
     return outcome.model_copy(update={"note": note[:MAX_NOTE]})
-
-
-# ---- Groups of the gold's questions together with everything else that was asked.
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """A recorded question of production traffic or of a judgement by hand.
-
-    `ties` connect the question to other questions: `words_tie` of its text, and `document_tie` of
-    each document that is known to be gold for the question.
-    """
-
-    query_id: str
-    group_id: str
-    ties: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class QuestionGroups:
-    """Joined groups, each named by its smallest gold group, else by its smallest name.
-
-    `of_gold` maps query ids of the gold set to joined groups. `of_asked` maps recorded group ids of
-    other questions to joined groups.
-    """
-
-    of_gold: Mapping[str, str]
-    of_asked: Mapping[str, str]
-
-    def group(self, query_id: str, group_id: str) -> str:
-        """Return the group of a question; the gold set's group overrides a recorded group."""
-        return self.of_gold.get(query_id) or self.of_asked.get(group_id, group_id)
-
-
-def words_tie(question: str) -> str:
-    """Return the tie of all questions with the words of this `question_id`."""
-    return f"question {question}"
-
-
-def document_tie(document: str) -> str:
-    """Return the tie of all questions that have this gold document."""
-    return f"document {document}"
-
-
-def question_groups(
-    gold: Mapping[str, str], gold_ties: Iterable[tuple[str, str]], asked: Sequence[Asked]
-) -> QuestionGroups:
-    """Join the gold's groups with those of other questions, as connected components.
-
-    Two groups of the gold become one group only if an asked question has ties to both. `gold` maps
-    query ids to groups, `gold_ties` are (query id, tie). An asked question with the id of a gold
-    question counts as the gold question, and its recorded group is ignored.
-
-    >>> ties = [("q1", document_tie("x"))]
-    >>> asked = [Asked("other", "other", (document_tie("x"),))]
-    >>> groups = question_groups({"q1": "q1", "q2": "q2"}, ties, asked)
-    >>> groups.group("other", "other"), groups.group("q2", "q2")
-    ('q1', 'q2')
-    """
-    # Gold groups start with "0" and others with "1", so that a gold group names the component.
-    pairs = []
-    for question in asked:
-        if question.query_id in gold:
-            pairs += [(f"0{gold[question.query_id]}", tie) for tie in question.ties]
-        else:
-            names = words_tie(question.query_id), f"group {question.group_id}"
-            pairs += [(f"1{question.group_id}", tie) for tie in (*names, *question.ties)]
-    wanted = {tie for _, tie in pairs}
-    if wanted:
-        pairs += [(f"0{gold[query]}", tie) for query, tie in gold_ties if tie in wanted]
-        pairs += [(f"0{group}", f"group {group}") for group in set(gold.values())]
-    nodes = {*(node for node, _ in pairs), *(f"0{group}" for group in gold.values())}
-    group_of = _join_groups(nodes, pairs)
-    return QuestionGroups(
-        {query: group_of[f"0{group}"][1:] for query, group in gold.items()},
-        {node[1:]: name[1:] for node, name in group_of.items() if node.startswith("1")},
-    )
 
 
 def _join_groups(names: Iterable[str], ties: Sequence[tuple[str, str]]) -> dict[str, str]:

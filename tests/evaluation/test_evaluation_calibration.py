@@ -143,22 +143,6 @@ def test_a_comparison_counts_corrected_outcomes(missing):
     assert calibrated(missing)["conformal"] == first["conformal"]
 
 
-@pytest.mark.slow
-def test_traffic_with_ties_to_two_groups_makes_them_one(missing):
-    questions = {
-        f"in what place is {made.word(number)} kept": ["new.md"] if number in {5, 7} else []
-        for number in (5, 7, 8)
-    }
-    audit_questions(missing, questions)
-    assert count_groups(missing) == (123, 62)
-    both = {f"where are {made.word(10)} and {made.word(11)}": ["d10.md", "d11.md"]}
-    audit_questions(missing, both)
-    assert count_groups(missing) == (124, 61)
-    kept = accepted_calibrator(Home(missing.home), SERIES)
-    groups = read_calibrator(Home(missing.home), kept.calibrator_id)["group_of_query"]
-    assert {q: g for q, g in groups.items() if not q.startswith("q-") and g != q} == {"q11": "q10"}
-
-
 def test_a_shared_home_reports_no_less_while_its_database_is_away(missing):
     """The run ends, so that it is tried again. A home of one machine reports without outcomes."""
     evaluation = opened(missing)
