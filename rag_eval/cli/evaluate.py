@@ -258,7 +258,7 @@ def run(
     ] = None,
     *,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print every figure instead of one screen.")
+        bool, typer.Option("--verbose", help="Print also every table of the page.")
     ] = False,
     home: Home = None,
     reports: Reports = None,

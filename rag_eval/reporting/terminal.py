@@ -1,4 +1,4 @@
-"""Print a report on a terminal: one screen, or everything.
+"""Print a report on a terminal: one screen, or that and every table of its page.
 
 Texts of strangers go through `quoted` or `snippet`; rich markup in them is never read.
 """
@@ -22,6 +22,7 @@ from rag_eval.core.types import Level, snippet
 from rag_eval.gates.gate import count_gates
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.reporting import report_tables as tables
+from rag_eval.reporting.html.page import page_tables
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.report_tables import Page
 from rag_eval.reporting.tables import Cursor, Table, interval, print_parts
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN: Final = ("R@10", "RR", "nDCG@10")
-_MAX_ROWS, _MAX_GATES, _MAX_GONE, _MAX_REASONS = 8, 5, 5, 5
+_MAX_ROWS, _MAX_GATES, _MAX_GONE = 8, 5, 5
 """Shown strategies and failed gates on the one screen, and names of deleted documents."""
 _MAX_QUESTION, _MAX_REV, _ALPHA = 60, 24, 0.05
 
@@ -86,20 +87,6 @@ def _headline(report: Report, _: Page) -> Parts:
     )
 
 
-def _inputs(report: Report, _: Page) -> Parts:
-    gold, index = report.gold, report.index
-    masking = "" if index.masked is not None else "; masking of personal data is OFF"
-    seeds = ", ".join(str(seed) for seed in gold.seeds)
-    yield (
-        f"version {quoted(gold.version)}: {gold.n_paraphrases} paraphrases, seeds {seeds}; gold "
-        f"hash {quoted(gold.hash[:12])}; corpus {quoted(index.rev)}: {index.n_documents:,} "
-        f"documents{masking}"
-    )
-    if others := [warning for warning in gold.warnings if warning.code != "left_out"]:
-        first = Problem(**others[0].dump())
-        yield f"{len(others)} warnings about the gold set, for example: {first}"
-
-
 def _worth(n_effective: float) -> str:
     """Say how many independent questions the questions of a figure are worth.
 
@@ -115,44 +102,34 @@ def _worth(n_effective: float) -> str:
     )
 
 
-def _strategies_table(report: Report, page: Page) -> Table:
+def _strategies(report: Report, page: Page) -> Parts:
     """Show figures of the strategies, the primary one first, and differences from it."""
+    label, target = SHOWN[0], report.uncertainty.target
     differences = {}
     for row in report.comparisons:
-        if row.measure == SHOWN[0] and row.b == report.strategy:
+        if row.measure == label and row.b == report.strategy:
             differences[row.a] = dict(zip(("delta", "ci_low", "ci_high"), row.triple, strict=True))
-        elif row.measure == SHOWN[0] and row.a == report.strategy:
+        elif row.measure == label and row.a == report.strategy:
             bounds = (None if bound is None else -bound for bound in row.triple)
             differences[row.b] = dict(zip(("delta", "ci_high", "ci_low"), bounds, strict=True))
-    part = report.uncertainty
     rows = [
         {
             "strategy": name + (" *" if name == report.strategy else ""),
-            "entry": page.strategy(name),
             "seen": page.report["uncertainty"]["strategies"][name],
             "gap": differences.get(name, {"delta": None}),
-            **{label: page.measure(name, label) for label in SHOWN},
+            **{measure: page.measure(name, measure) for measure in SHOWN},
         }
         for name in sorted(page.strategies, key=lambda name: name != report.strategy)
     ]
     columns = f"""strategy | R@10 = R@10 | R@10 difference = gap | RR = RR
-        | nDCG@10 = nDCG@10 | {part.target}@{part.k} = seen.observed.{part.target}
-        | scored = R@10.n_scored | attempted = R@10.n_attempted
-        | p95 ms = entry.latency_ms.p95 :1"""
-    record = report.primary.measure(SHOWN[0], report.evaluation.level)
+        | {target}@{report.uncertainty.k} = seen.observed.{target}"""
+    record = report.primary.measure(label, report.evaluation.level)
     caption = (
         f"Strategies, {report.evaluation.level} level, {record.n_scored} of {record.n_attempted} "
         f"questions, worth {_worth(record.n_effective)}; 95 % intervals; * primary"
     )
-    return Table.of("strategies", caption, columns, rows)
-
-
-def _strategies(report: Report, page: Page) -> Parts:
-    table = _strategies_table(report, page)
-    target = f"{report.uncertainty.target}@{report.uncertainty.k}"
-    shown = ("strategy", SHOWN[0], "R@10 difference", SHOWN[1], target)
-    yield table.select(*shown, rows=_MAX_ROWS)
-    if (more := len(table.rows) - _MAX_ROWS) > 0:
+    yield Table.of("strategies", caption, columns, rows[:_MAX_ROWS])
+    if (more := len(rows) - _MAX_ROWS) > 0:
         yield f"{more} more strategies: rag-eval show"
     clear = [
         quoted(row.b if row.a == report.strategy else row.a)
@@ -167,13 +144,6 @@ def _strategies(report: Report, page: Page) -> Parts:
         )
     for entry in report.strategies:
         yield from _failures(entry, report.evaluation.level)
-
-
-def _measures(report: Report, page: Page) -> Parts:
-    yield _strategies_table(report, page)
-    for entry in report.strategies:
-        yield from _failures(entry, report.evaluation.level)
-        yield from (f"{quoted(entry.name)}: {quoted(note, 300)}" for note in entry.notes or ())
 
 
 def _failures(entry: StrategyPart, level: Level) -> Iterator[str]:
@@ -204,58 +174,6 @@ def comparisons_table(rows: Iterable[ComparedPair], title: str) -> Table:
     return Table.of("comparisons", title, columns, [Cursor(row.dump()) for row in rows])
 
 
-def _comparisons(report: Report, _: Page) -> Parts:
-    if report.comparisons:
-        pairs = [row for row in report.comparisons if report.strategy in {row.a, row.b}]
-        title = (
-            f"Paired differences in {SHOWN[0]} of {quoted(report.strategy)} and the others; "
-            f"{name_family(report.comparisons)}"
-        )
-        yield comparisons_table([row for row in pairs if row.measure == SHOWN[0]], title)
-
-
-def _stability(_: Report, page: Page) -> Parts:
-    headings = ("strategy", "R@10 worst", "R@10 best", "another seed", "convergent and hit")
-    yield tables.wordings(page).select(*headings, "questions")
-    yield tables.hit_changes(page).select("strategy", "hit@10", "questions")
-    yield tables.distances(page).select("strategy", "delta_s", "target", "questions")
-
-
-def _answers(report: Report, page: Page) -> Parts:
-    answers, citations = report.answers, report.citations
-    if isinstance(answers, Absent) or isinstance(citations, Absent):
-        return
-    headings = ("measure", "value", "target", "scored", "attempted", "units")
-    title = f"Answers ({', '.join(answers.modes)}; evidence from {quoted(answers.strategy)})"
-    yield dataclasses.replace(tables.answer_measures(page).select(*headings), caption=title)
-    records = [*answers.measures, *citations.measures]
-    yield from (
-        f"{record.name}: {quoted(record.why.get('value', ''), 200)}"
-        for record in records
-        if record.value is None and not record.name.startswith("failure_rate_")
-    )
-    yield tables.answer_outcomes(page).select("outcome", "questions")
-    for table in (tables.citation_codes(page), tables.contract_codes(page)):
-        yield table.select("code", "n")
-    yield tables.usage(page)
-    if citations.unsupported:
-        yield (
-            f"sentences that their citations do not support: {citations.n_unsupported}, for "
-            f"example in {quoted(citations.unsupported[0].query_id)} (rag-eval show --question ID)"
-        )
-    if verifier := answers.verifier:
-        yield f"support is scored by {quoted(verifier.name)} ({quoted(verifier.model)})"
-    if (gap := answers.gap).n_flagged:
-        yield (
-            f"{gap.code} (warning): {gap.n_flagged} of {gap.n_checked} answers leave the "
-            f"retrieved evidence unused, for example {quoted(gap.flagged[0].query_id)}"
-        )
-
-
-def _ragas(_: Report, page: Page) -> Parts:
-    yield tables.ragas(page).select("measure", "ragas", "scored", "our measure", "ours")
-
-
 def _count_poison(guard: Poisoning) -> str:
     """Count the results that are blocked or have a warning, and the quarantined chunks."""
     lists = guard.retrieved
@@ -264,26 +182,6 @@ def _count_poison(guard: Poisoning) -> str:
         f"{lists.n_retrieved:,} results; {guard.n_quarantined:,} of {guard.n_chunks:,} chunks "
         "quarantined"
     )
-
-
-def _guard(report: Report, page: Page) -> Parts:
-    guard = report.trust.poisoning
-    yield (
-        f"screening (rules {quoted(guard.rules_version)}): {guard.n_blocked:,} of "
-        f"{guard.n_chunks:,} chunks blocked, {guard.n_warned:,} warned, {guard.n_allowed:,} "
-        f"allowed by a person (quarantine: {guard.quarantine})"
-    )
-    yield _count_poison(guard)
-    yield tables.guard_reasons(page).select("reason code", "chunks", rows=_MAX_REASONS)
-    if guard.reasons:
-        yield "evidence-trust.jsonl beside the report lists these chunks"
-    if isinstance(manifest := guard.manifest, Manifest):
-        yield (
-            f"manifest version {manifest.version} of {manifest.created_at}: "
-            f"{manifest.n_same:,} documents as recorded, {manifest.n_changed:,} changed, "
-            f"{manifest.n_not_in_manifest:,} not in it, {manifest.n_gone:,} deleted"
-        )
-    yield from (quoted(note, 300) for note in report.trust.notes)
 
 
 _ON_SCORES = frozenset({"identical_ids", "nothing_relevant"})
@@ -318,13 +216,8 @@ def _warnings(report: Report, _: Page) -> Parts:
     if through:
         yield f"BLOCKED CHUNKS WERE RETRIEVED: {through}"
     for name, entry in report.calibration.strategies.items():
-        yield from _describe_refusal(name, entry, 400)
-
-
-def _trust(_: Report, page: Page) -> Parts:
-    yield tables.retrieved_trust(page).select("strategy", "trust", "scored", "blocked", "warned")
-    headings = ("strategy", "measure", "with the filter", "without", "difference", "n")
-    yield tables.trust_filter(page).select(*headings)
+        if entry.refused:
+            yield f"{quoted(name)} is not calibrated: {quoted(entry.refused, 400)}"
 
 
 def _changes(report: Report, _: Page) -> Parts:
@@ -343,24 +236,15 @@ def _changes(report: Report, _: Page) -> Parts:
     yield line
 
 
-_GATE_COLUMNS: Final = ("gate", "status", "found", "accepted", "reason")
-
-
-def _gates(report: Report, page: Page) -> Parts:
-    if report.gates:
-        title = f"Gates: {count_gates((gate.required, gate.status) for gate in report.gates)}"
-        yield dataclasses.replace(
-            tables.gates(page).select(*_GATE_COLUMNS, "required"), caption=title
-        )
-
-
 def _verdict(report: Report, page: Page) -> Parts:
     """Show the verdict, the gates that failed, and those without enough evidence."""
     failed = [gate for gate in page.report["gates"] if gate["status"].value == "fail"]
     verdict = count_gates((gate.required, gate.status) for gate in report.gates)
     yield f"Gates: {verdict or 'none is configured'}"
     if failed:
-        table = tables.gates(page, failed).select(*_GATE_COLUMNS[:4], rows=_MAX_GATES)
+        table = tables.gates(page, failed[:_MAX_GATES]).select(
+            "gate", "status", "found", "accepted"
+        )
         yield dataclasses.replace(table, caption="")
     if (more := len(failed) - _MAX_GATES) > 0:
         yield f"{more} more gates are not met: rag-eval show"
@@ -400,33 +284,37 @@ def _look_first(report: Report, page: Page) -> Parts:
         yield Table.of("look-first", caption, columns, rows)
 
 
-# ---- Miss rates of a report: observed rates, predicted rates, and the reasons of their status.
-
-
-def _miss_rates(report: Report, page: Page) -> Parts:
-    part, calibration, primary = report.uncertainty, report.calibration, report.strategy
-    target = f"{part.target}@{part.k}"
-    title = (
-        f"Miss rates, {part.level} level (95 % intervals; "
-        "skill: of predictions for groups that were not fitted)"
+def _notes(report: Report, _: Page) -> Parts:
+    """Say what the tables do not hold: inputs, notes, and where the miss rates come from."""
+    gold, index, primary = report.gold, report.index, report.strategy
+    masking = "" if index.masked is not None else "; masking of personal data is OFF"
+    yield (
+        f"version {quoted(gold.version)}: {gold.n_paraphrases} paraphrases; gold hash "
+        f"{quoted(gold.hash[:12])}; corpus {quoted(index.rev)}: {index.n_documents:,} "
+        f"documents{masking}"
     )
-    headings = ("strategy", f"observed {target}", "questions", "stated", "status", "skill")
-    yield dataclasses.replace(tables.miss_rates(page).select(*headings), caption=title)
-    rates = part.strategies[primary]
+    for entry in report.strategies:
+        yield from (f"{quoted(entry.name)}: {quoted(note, 300)}" for note in entry.notes or ())
+    yield from (quoted(note, 300) for note in report.trust.notes)
+    rates = report.uncertainty.strategies[primary]
     reason = f" ({quoted(rates.reason, 200)})" if rates.reason else ""
     yield (
         f"miss rates of {quoted(primary)} in this run: {rates.status}, by "
         f"{quoted(rates.calibrator[:24])}{reason}"
     )
     changes: dict[str, list[str]] = {}
-    for other, entry in calibration.strategies.items():
-        if change := describe_promotion(entry):
+    for other, calibration in report.calibration.strategies.items():
+        if change := describe_promotion(calibration):
             changes.setdefault(change, []).append(quoted(other))
     yield from (f"{change} for {', '.join(names)}" for change, names in changes.items())
-    yield tables.unmet_conditions(page)
-    yield tables.answer_confidences(page).select("confidence", "mean")
-    headings = ("strategy", "expansion", "recall after - before", "recovered", "lost", "expanded")
-    yield tables.iterative(page).select(*headings, "extra queries", "effective", "verdict")
+
+
+def _tables(report: Report, _: Page) -> Parts:
+    """Show every table of the page."""
+    yield from page_tables(report.dump())
+
+
+# ---- A calibration by itself.
 
 
 def show_calibration(console: "Console", calibrated: Any) -> None:
@@ -506,33 +394,18 @@ def describe_promotion(entry: StrategyCalibration) -> str:
     return f"status: {old} -> {new}"
 
 
-def _describe_refusal(name: str, entry: StrategyCalibration, limit: int) -> Iterator[str]:
-    """Say why a strategy is not calibrated."""
-    if entry.refused:
-        yield f"{quoted(name)} is not calibrated: {quoted(entry.refused, limit)}"
-
-
 # ---- A whole report.
 
-_SHORT: Final = (
-    *(_headline, _strategies, _changes, _warnings),
-    *(_verdict, _look_first),
-)
+_SHORT: Final = (_headline, _strategies, _changes, _warnings, _verdict, _look_first)
 """Sections of the one screen that a run prints, in order."""
-_FULL: Final = (
-    *(_headline, _inputs, _measures, _comparisons, _stability, _answers, _ragas),
-    *(_miss_rates, _guard, _warnings, _trust, _changes, _gates, _look_first),
-)
-
-
-_APART: Final = {_verdict, _guard, _changes}
+_APART: Final = {_verdict, _changes, _notes}
 """Sections of lines with an empty line before them."""
 
 
 def show_report(console: "Console", report: Report, *, short: bool = False) -> None:
-    """Print all sections of a report, or one screen of them."""
+    """Print one screen of a report; unless `short`, also its notes and every table of its page."""
     page = Page(Cursor(report.dump()))
-    for section in _SHORT if short else _FULL:
+    for section in _SHORT if short else (*_SHORT, _notes, _tables):
         parts = [part for part in section(report, page) if part]
         if section in _APART and parts:
             console.print()

@@ -74,7 +74,7 @@ def test_rounds_show_help_harm_and_cost(report):
     assert [float(row[name]) for name in counts] == [310, 1120, 17, 4, 655, 12.34]
     ends = [f"recall_after_before{end}" for end in ("", "_low", "_high")]
     assert [float(row[name]) for name in ends] == [0.012, 0.001, 0.023]
-    console = Console(width=160, file=io.StringIO())
+    console = Console(width=250, file=io.StringIO())
     show_report(console, Report.model_validate(report))
     line = next(line for line in console.file.getvalue().splitlines() if "+0.012 [" in line)
     for words in ("rounds", "310", "17", "4", "655", "+0.012 [+0.00, +0.02]"):
