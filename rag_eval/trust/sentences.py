@@ -31,20 +31,16 @@ MOST_CHARACTERS = 2_000
 _LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
 _PROSE_WORD = re.compile(r"[^\W\d_]{2,}")
 _FENCE = ("```", "~~~")
-_PROMPT = (">>>", "...", "$ ")
 _BULLET = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s++")
 _RULE = re.compile(r"([=\-~^\"'`#*+_.:])\1{2,}+\Z")
-_LITERAL = re.compile(
-    r"\.\. (?:\[|(?:code|math|ipython|parsed-literal|plot|testcode|testoutput|doctest|prompt"
-    r"|list-table|csv-table|table|image|figure)\b)"
-)
-_MARKUP = re.compile(
-    r"#{1,6}\s|\.\.\s|\||\+[-=]|:[\w .-]{1,60}:|In \[\d|Out\[\d|https?://\S++\Z|[=\-]{3,}\s"
-)
 _NAME = r"[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}"
-_NAMES = re.compile(rf"{_NAME}(?:, {{0,4}}{_NAME}){{0,12}}\s?:(?:\s|\Z)")
-_SENTENCE_CLOSERS = "\"'”’»)]*_"
-_LINE_WORDS = 4
+_PROMPT = (">>>", "...", "$ ")
+_NO_PROSE = re.compile(
+    r"#{1,6}\s|\.\.\s|\||\+[-=]|:[\w .-]{1,60}:|In \[\d|Out\[\d|https?://\S++\Z|[=\-]{3,}\s"
+    r"|from [\w.]+ import |import \w|(?:def|class|for|if|while|with|return)\b.*[:)]\Z"
+)
+_PARAMETER = re.compile(rf"{_NAME}(?:, {{0,4}}{_NAME}){{0,12}}\s?:(?:\s|\Z)")
+_SENTENCE_ENDS = (".", "?", "!", ":")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,65 +52,33 @@ class Sentence:
     introduces_code: bool
 
 
-def _is_whole_sentence(line: str) -> bool:
-    """Tell whether a line is a whole sentence, even after a doctest."""
-    bullet = _BULLET.match(line)
-    line = line[bullet.end() :] if bullet else line
-    return (
-        line[:1].isalpha()
-        and "|" not in line
-        and line.rstrip(_SENTENCE_CLOSERS)[-1:] in {".", "?", "!", ":"}
-        and len(_PROSE_WORD.findall(line[:MOST_CHARACTERS])) >= _LINE_WORDS
-    )
-
-
-def _is_no_prose(line: str, following: str) -> bool:
-    """Tell whether a stripped line is markup, a parameter, code, a heading or its underline."""
-    if _BULLET.match(line):
+def _is_prose(line: str, below: str) -> bool:
+    """Tell whether a stripped line is no markup, code or parameter, heading or its underline."""
+    if _RULE.match(line) or _NO_PROSE.match(line) or line.startswith(_PROMPT):
         return False
-    if _RULE.match(line) or _MARKUP.match(line):
-        return True
-    if line.split(maxsplit=1)[0] in _LISTS["code"] and (
-        line.endswith((":", ")", "*")) or " import " in line or line.startswith("import ")
-    ):
-        return True
-    if _NAMES.match(line) and not line.endswith("?"):
-        return True
-    return bool(_RULE.match(following)) and not _is_whole_sentence(line)
+    if _PARAMETER.match(line) and not line.endswith("?"):
+        return False
+    return bool(line) and (not _RULE.match(below) or line.endswith(_SENTENCE_ENDS))
 
 
 def _find_paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
     """Yield (start, end, whether a fenced block follows) of runs of prose lines."""
-    fenced, output = False, False
-    literal = -1  # indentation of the line that introduced a literal block; -1 outside of one
+    lines = [(match.start(), match[0]) for match in _LINE.finditer(text)]
+    is_fenced = is_output = False
+    literal = -1  # indentation of the line above a literal block; -1 outside
     start, end, level = 0, 0, -1  # the present run; level -1 means no run
-    for match, following in itertools.pairwise(itertools.chain(_LINE.finditer(text), [None])):
-        if match is None:
-            break
-        line = match[0].strip()
-        indent = len(match[0]) - len(match[0].lstrip())
-        below = following[0].strip() if following else ""
-        opens, prompt = line.startswith(_FENCE), line.startswith(_PROMPT)
+    for (at, whole), (_, following) in itertools.pairwise([*lines, (len(text), "")]):
+        line, below = whole.strip(), following.strip()
+        indent = len(whole) - len(whole.lstrip())
         literal = -1 if line and indent <= literal else literal
-        if opens or not line:
-            output = False
-        skip = (
-            opens
-            or not line
-            or fenced
-            or literal >= 0
-            or prompt
-            or (output and not _is_whole_sentence(line))
-            or _is_no_prose(line, below)
-        )
-        output = output or prompt
-        directive = line.startswith(".. ")
-        if literal < 0 and (_LITERAL.match(line) or (line.endswith("::") and not directive)):
-            literal = indent
-        if skip:
+        is_fence = line.startswith(_FENCE)
+        is_output = bool(line) and (is_output or line.startswith(_PROMPT))
+        is_code = is_fence or is_fenced or literal >= 0
+        is_code = is_code or (is_output and not line.endswith(_SENTENCE_ENDS))
+        if is_code or not _is_prose(line, below):
             # a blank line before a fence does not end the run
             if level >= 0 and (line or not below.startswith(_FENCE)):
-                yield start, end, opens and not fenced
+                yield start, end, is_fence and not is_fenced
                 level = -1
         else:
             bullet = _BULLET.match(line)
@@ -123,9 +87,11 @@ def _find_paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
                 yield start, end, False
                 level = -1
             if level < 0:
-                start, level = match.start() + here, here
-            end = match.start() + indent + len(line)
-        fenced ^= opens
+                start, level = at + here, here
+            end = at + indent + len(line)
+        if literal < 0 and (line.endswith("::") or line.startswith(".. code")):
+            literal = indent
+        is_fenced ^= is_fence
     if level >= 0:
         yield start, end, False
 
