@@ -15,8 +15,7 @@ from typing import Any, Literal
 from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.markers import remove_marks
-from rag_eval.trust.phrases import compile_phrases
-from rag_eval.trust.rules import LinearPattern
+from rag_eval.trust.rules import LinearPattern, compile_phrases
 
 Abstention = Literal["not_found", "insufficient_evidence"]
 

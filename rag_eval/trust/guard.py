@@ -15,9 +15,8 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray, IntArray, Ranges, find_overlaps
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Verdict
 from rag_eval.core.frames import make_frame
-from rag_eval.trust.discovery import Severity
 from rag_eval.trust.markup import find_quotations
-from rag_eval.trust.rules import RuleSet
+from rag_eval.trust.rules import RuleSet, Severity
 from rag_eval.trust.sentences import find_addressing
 from rag_eval.trust.text import read_all
 

@@ -8,11 +8,74 @@ import html
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
-from rag_eval.trust.discovery import Cut, Discovery
+from rag_eval.trust.rules import Severity
 from rag_eval.trust.spelling import load_words
 
 _WORDS = {name: frozenset(words) for name, words in load_words("markup").items()}
+
+# ---- What a reader of hidden text finds
+
+
+class Cut(NamedTuple):
+    """Replacement of characters [start, end) of a text by `instead`."""
+
+    start: int
+    end: int
+    instead: str
+
+
+class Part(NamedTuple):
+    """Unseen text, the trick that hides it, and its characters [start, end) in the original."""
+
+    kind: Literal["hidden", "decoded"]
+    source: str
+    text: str
+    start: int
+    end: int
+
+
+class Trick(NamedTuple):
+    """A trick in characters [start, end); `detail` never quotes the text."""
+
+    start: int
+    end: int
+    check: Literal["hidden", "encoded"]
+    rule: str
+    severity: Severity
+    detail: str
+
+
+@dataclasses.dataclass
+class Discovery:
+    """Result of one detector on a text."""
+
+    cuts: list[Cut] = dataclasses.field(default_factory=list)
+    parts: list[Part] = dataclasses.field(default_factory=list)
+    tricks: list[Trick] = dataclasses.field(default_factory=list)
+
+    def add(
+        self,
+        rule: str,
+        span: tuple[int, int],
+        text: str | None = None,
+        severity: Severity | None = None,
+        detail: str = "",
+    ) -> None:
+        """Add a text that is hidden, or a trick of the check `hidden`, or both."""
+        if text is not None:
+            self.parts.append(Part("hidden", rule, text, *span))
+        if severity is not None:
+            self.tricks.append(Trick(*span, "hidden", rule, severity, detail))
+
+    def decode(self, source: str, text: str, span: tuple[int, int], *, suspicious: bool) -> None:
+        """Add a decoded text, and a trick of the check `encoded` if the encoding is suspicious."""
+        self.parts.append(Part("decoded", source, text, *span))
+        if suspicious:
+            detail = f"{span[1] - span[0]} characters that decode to text ({source})"
+            self.tricks.append(Trick(*span, "encoded", source, "warning", detail))
+
 
 # ---- Tags and code
 
@@ -181,14 +244,14 @@ def _name_colour(name: str) -> str:
     return "#ffffff" if name in _WORDS["white"] else "#000000" if name == "black" else name
 
 
-def hides(style: str) -> bool:
+def _hides(style: str) -> bool:
     """Tell whether the declarations of a style attribute make a text invisible.
 
     White text without a background counts too, because most pages are white.
 
     Examples
     --------
-    >>> hides("color: red; DISPLAY : none"), hides("color:#fff;background:#000")
+    >>> _hides("color: red; DISPLAY : none"), _hides("color:#fff;background:#000")
     (True, False)
     """
     plain = "".join(html.unescape(style[:_LONGEST_STYLE]).lower().split())
@@ -268,7 +331,7 @@ def _name_hiding(tag: Tag) -> str | None:
     if "hidden" in attributes or attributes.get("type", "").lower() == "hidden":
         return "hidden_attribute"
     classes = attributes.get("class", "").lower().split()
-    if hides(attributes.get("style", "")) or not _WORDS["unseen_classes"].isdisjoint(classes):
+    if _hides(attributes.get("style", "")) or not _WORDS["unseen_classes"].isdisjoint(classes):
         return "hidden_style"
     return None
 

@@ -277,14 +277,14 @@ def _tokens_of(sentence: str) -> list[str]:
     return ["<num>" if word.isdigit() else _STAND_INS.get(word, word) for word in words]
 
 
-def features_of(sentence: str) -> set[str]:
+def _features_of(sentence: str) -> set[str]:
     """Return the words and the pairs of neighbouring words of a normalised sentence.
 
     In pairs, words of one kind share a name, and `^` stands before the first word.
 
     Examples
     --------
-    >>> sorted(features_of("tell the reader"))
+    >>> sorted(_features_of("tell the reader"))
     ['TELL the', '^ TELL', 'reader', 'tell', 'the', 'the USER']
     """
     words = _tokens_of(sentence)
@@ -292,7 +292,7 @@ def features_of(sentence: str) -> set[str]:
     return {*words, *map(" ".join, itertools.pairwise(alike))}
 
 
-def scale_of(features: set[str]) -> float:
+def _scale_of(features: set[str]) -> float:
     """Return the factor of a sentence's weights: long sentences collect them by chance."""
     return math.sqrt(_SHORT_FEATURES / max(len(features), _SHORT_FEATURES))
 
@@ -311,7 +311,7 @@ def _triggers() -> LinearPattern:
     return LinearPattern(rf"(?:^|[.!?:] )(?:{verbs})\b|\b(?:{words})\b")
 
 
-def sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
+def _sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
     """Yield the characters of each sentence with a trigger in a normalised text, in order."""
     last = 0
     # One byte for each character keeps places equal; the pattern is ASCII.
@@ -351,7 +351,7 @@ class AddressingWeights(NamedTuple):
     def score(self, features: set[str]) -> float:
         """Score a sentence by its features; `fsum` makes their order irrelevant."""
         weighed = self.weights.keys() & features
-        return self.bias + scale_of(features) * math.fsum(self.weights[name] for name in weighed)
+        return self.bias + _scale_of(features) * math.fsum(self.weights[name] for name in weighed)
 
 
 @functools.cache
@@ -361,7 +361,7 @@ def load_weights() -> AddressingWeights:
     return AddressingWeights(fitted["weights"], fitted["bias"], fitted["threshold"])
 
 
-def with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[float]:
+def _with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[float]:
     """Add shares of the neighbours' scores to the score of each sentence.
 
     `beside` marks the sentences that directly follow the sentence before.
@@ -381,7 +381,7 @@ def find_addressing(views: Sequence[View]) -> list[list[tuple[int, int, str]]]:
     Neighbouring sentences are one finding.
     """
     # Search all views first, because alternating automata drive each other out of the cache.
-    looked_at = [list(sentences_looked_at(view.text)) for view in views]
+    looked_at = [list(_sentences_looked_at(view.text)) for view in views]
     return [_find_in(view, spans) for view, spans in zip(views, looked_at, strict=True)]
 
 
@@ -390,9 +390,9 @@ def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, s
         return []
     fitted = load_weights()
     beside = [False, *(before[1] == after[0] for before, after in itertools.pairwise(spans))]
-    scores = [fitted.score(features_of(view.text[start:end])) for start, end in spans]
+    scores = [fitted.score(_features_of(view.text[start:end])) for start, end in spans]
     spoken: list[tuple[int, int, float]] = []
-    for (start, end), score in zip(spans, with_neighbours(scores, beside), strict=True):
+    for (start, end), score in zip(spans, _with_neighbours(scores, beside), strict=True):
         if score <= fitted.threshold:
             continue
         if spoken and (spoken[-1][1] == start or len(spoken) == MOST_FINDINGS):

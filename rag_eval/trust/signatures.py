@@ -40,7 +40,7 @@ def _read_whole(path: Path, limit: int) -> str:
 # ---- Keys and signatures
 
 
-def verify(data: bytes, signature: bytes, keys: Mapping[str, str]) -> bool:
+def _verify(data: bytes, signature: bytes, keys: Mapping[str, str]) -> bool:
     """Tell whether one of the public keys (name -> base64) signed the bytes (RFC 8032)."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -141,7 +141,7 @@ def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
         signature = base64.b64decode(text, validate=True)
     except ValueError:
         signature = b""
-    if len(signature) != _SIGNATURE_BYTES or not verify(data, signature, keys):
+    if len(signature) != _SIGNATURE_BYTES or not _verify(data, signature, keys):
         message = "the signature does not hold: check the changes of the manifest and sign it again"
         accepted = f"an Ed25519 signature, {_SIGNATURE_BYTES} bytes in base64"
         raise InputError.of(

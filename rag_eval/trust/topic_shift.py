@@ -28,7 +28,7 @@ _PRIOR_RATES, _PRIOR_SENTENCES = (0.01, 0.01, 0.01, 0.002), 100.0
 """Prior share of sentences with each form, and the number of sentences that the prior weighs."""
 
 
-def share_foreign_words(
+def _share_foreign_words(
     texts: Sequence[str], wordings: Sequence[str], document_of: IntArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return two shares of the words of each sentence, weighed by idf.
@@ -72,7 +72,7 @@ def share_foreign_words(
     return uncovered, np.bincount(row, weight * is_unknown, m) / total
 
 
-def rate_surprise(forms: FloatArray, document_of: IntArray) -> FloatArray:
+def _rate_surprise(forms: FloatArray, document_of: IntArray) -> FloatArray:
     """Return how rare the forms of each sentence are in other documents, -ln of the share, summed.
 
     First and later sentences are compared separately, because docstrings begin with an order. A
@@ -113,8 +113,8 @@ def topic_shift(texts: Sequence[str]) -> pd.DataFrame:
         ],
         dtype=np.float64,
     )
-    uncovered, unknown = share_foreign_words(texts, wordings, document_of)
-    surprise = rate_surprise(forms, document_of)
+    uncovered, unknown = _share_foreign_words(texts, wordings, document_of)
+    surprise = _rate_surprise(forms, document_of)
     scores = uncovered + _UNKNOWN_WEIGHT * unknown + _SURPRISE_WEIGHT * surprise
     enough = np.bincount(document_of)[document_of] >= _LEAST_SENTENCES
     rows = np.flatnonzero(forms.any(axis=1) & enough & (scores > LIMIT))

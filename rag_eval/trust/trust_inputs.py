@@ -64,7 +64,7 @@ def read_decisions(folder: Path) -> list[Decision]:
     return decisions
 
 
-def read_allowed(folder: Path, source_hashes: Mapping[str, str]) -> tuple[dict[str, str], int]:
+def _read_allowed(folder: Path, source_hashes: Mapping[str, str]) -> tuple[dict[str, str], int]:
     """Return who allows each document, by doc_id, and the number of void decisions.
 
     `source_hashes` is doc_id -> SHA-256 of the present bytes. A decision is void after any change
@@ -126,7 +126,7 @@ def read_trust_inputs(
     """
     config, notes = gold_set.trust, list[str]()
     hashes = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
-    allowed, n_void = read_allowed(base, hashes)
+    allowed, n_void = _read_allowed(base, hashes)
     if n_void:
         notes.append(
             f"{n_void} of the decisions in {ALLOWED_FILE} do not count: their documents "

@@ -1,6 +1,4 @@
-"""The analyzer on scripts without blanks, its tokens, and the languages that it does not serve."""
-
-import json
+"""The analyzer on scripts without blanks, and its tokens."""
 
 import pytest
 
@@ -13,7 +11,6 @@ from rag_eval.corpus.analyzer import (
     terms,
     token_spans,
 )
-from rag_eval.corpus.languages import count_languages, find_language
 
 TERMS = [
     ("水泵的壓力", ["水泵", "泵的", "的壓", "壓力"]),
@@ -65,31 +62,3 @@ COUNTS = [
 @pytest.mark.parametrize(("text", "expected"), COUNTS)
 def test_long_runs_count_by_their_length(text, expected):
     assert count_tokens(text) == expected == len(token_spans(text))
-
-
-LANGUAGES = {
-    "Cyrillic": "Как остановить насос?",
-    "Arabic": "كيف توقف المضخة؟",
-    "Devanagari": "पंप कैसे बंद करें?",
-    "Greek": "Πώς σταματά η αντλία;",
-    "German": "Wie wird die Pumpe angehalten?",
-    "French": "Comment arrêter la pompe dans une station ?",
-    "Spanish": "¿Por qué no arranca la bomba?",
-    "": "How does the pump stop, as in 'la dolce vita'?",
-}
-
-
-@pytest.mark.parametrize(("name", "text"), LANGUAGES.items())
-def test_languages_without_service_are_named(name, text):
-    assert find_language(text) == name
-
-
-@pytest.mark.parametrize("text", ["", "ポンプは", "水泵", "import os as la", "α = 3.5 and β", "ª"])
-def test_served_texts_have_no_language(text):
-    assert not find_language(text)
-
-
-@pytest.mark.parametrize("file", ["scifact/corpus", "scifact/queries", "npl/queries"])
-def test_no_english_text_is_taken_for_another_language(shared_data, file):
-    lines = (shared_data / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()
-    assert not count_languages(json.loads(line)["text"] for line in lines)

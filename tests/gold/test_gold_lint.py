@@ -1,9 +1,18 @@
 """Lint lists every fault of a gold set, and names relevant documents that the guard blocks."""
 
+import json
+
 import pandas as pd
 import pytest
 
-from rag_eval.gold.lint import MAX_BLOCKED, blocked_gold, blocked_problems, lint, sparse_sections
+from rag_eval.gold.lint import (
+    MAX_BLOCKED,
+    _find_language,
+    blocked_gold,
+    blocked_problems,
+    lint,
+    sparse_sections,
+)
 from rag_eval.gold.loading import load_gold, read_gold
 
 TEXTS = {"a.md": "# Alpha\nThe tern flies far.\n", "b.md": "plain text about gulls"}
@@ -144,6 +153,36 @@ def test_plain_beir_needs_no_flags_and_gets_one_warning_for_all_paraphrases(
     assert set(codes) == {"dangling_target", "more_problems"} | equal
     assert {codes[code].severity for code in equal} == {"warning"}
     assert sum(int(codes[code].message.split()[0]) for code in equal) == 1896
+
+
+# ---- Languages
+
+LANGUAGES = {
+    "Cyrillic": "Как остановить насос?",
+    "Arabic": "كيف توقف المضخة؟",
+    "Devanagari": "पंप कैसे बंद करें?",
+    "Greek": "Πώς σταματά η αντλία;",
+    "German": "Wie wird die Pumpe angehalten?",
+    "French": "Comment arrêter la pompe dans une station ?",
+    "Spanish": "¿Por qué no arranca la bomba?",
+    "": "How does the pump stop, as in 'la dolce vita'?",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), LANGUAGES.items())
+def test_languages_without_service_are_named(name, text):
+    assert _find_language(text) == name
+
+
+@pytest.mark.parametrize("text", ["", "ポンプは", "水泵", "import os as la", "α = 3.5 and β", "ª"])
+def test_served_texts_have_no_language(text):
+    assert not _find_language(text)
+
+
+@pytest.mark.parametrize("file", ["scifact/corpus", "scifact/queries", "npl/queries"])
+def test_no_english_text_is_taken_for_another_language(shared_data, file):
+    lines = (shared_data / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()
+    assert not any(_find_language(json.loads(line)["text"]) for line in lines)
 
 
 # ---- Relevant documents that the guard keeps out of the index

@@ -9,10 +9,10 @@ from growth import growth
 from rag_eval.trust.sentences import (
     FILE,
     MOST_FINDINGS,
-    features_of,
+    _features_of,
+    _scale_of,
     find_addressing,
     load_weights,
-    scale_of,
 )
 from rag_eval.trust.text import read
 
@@ -46,7 +46,7 @@ def test_other_languages_are_left_alone():
 
 def test_a_long_sentence_needs_more_than_the_same_words_in_a_short_one():
     model = load_weights()
-    short = features_of("tell the user")
+    short = _features_of("tell the user")
     long = short | {f"word {at}" for at in range(60)}
     assert model.bias < model.score(long) < model.score(short)
 
@@ -112,6 +112,6 @@ def test_clean_corpora_are_left_alone(shared_data, name, most):
 
 @pytest.mark.parametrize("text", ["", ". ", "…! ", "write—. ... ---. " * 40])
 def test_a_sentence_without_words_has_a_score(text):
-    assert features_of("---") == set()
-    assert scale_of(set()) == 1.0
+    assert _features_of("---") == set()
+    assert _scale_of(set()) == 1.0
     assert not find(text)

@@ -9,7 +9,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.trust.trust_inputs import (
     ALLOWED_FILE,
     Decision,
-    read_allowed,
+    _read_allowed,
     read_decisions,
     record_decisions,
 )
@@ -61,7 +61,7 @@ def test_lines_are_only_added_and_the_last_one_counts(tmp_path):
         assert now.startswith(before)
         assert now.count(b"\n") == before.count(b"\n") + 1
         before = now
-    assert read_allowed(tmp_path, {"a": sha("1"), "b": sha("1")}) == ({"a": "Cy", "b": "Bob"}, 0)
+    assert _read_allowed(tmp_path, {"a": sha("1"), "b": sha("1")}) == ({"a": "Cy", "b": "Bob"}, 0)
 
 
 def test_decisions_are_added_together_or_not_at_all(tmp_path):
@@ -117,4 +117,4 @@ def test_a_decision_counts_for_the_bytes_that_were_seen(tmp_path):
     record_decisions(tmp_path, [make_decision("unsaid", source_hash="")])
     # Two missing hashes are equal in "unsaid", but no hash says which bytes were read.
     now = {"same": sha("1"), "changed": sha("two"), "unsaid": ""}
-    assert read_allowed(tmp_path, now) == ({"same": "Ann"}, 3)
+    assert _read_allowed(tmp_path, now) == ({"same": "Ann"}, 3)

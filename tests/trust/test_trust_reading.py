@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rag_eval.trust.guard import screen
 from rag_eval.trust.markup import find_in_markup
 from rag_eval.trust.rules import Rule, RuleSet
-from rag_eval.trust.text import find_encoded, find_invisible, find_signals, plain, read
+from rag_eval.trust.text import _find_encoded, _find_invisible, _find_signals, plain, read
 
 PIECES = (
     "<!-- --> <div style=' display:none '> </div> \u200b \u202e \u202c \U000e0061 \ufe0f \u0301"
@@ -71,13 +71,13 @@ EVERYTHING += [text for text, _ in (HIDDEN | DECODED).values()]
 
 @pytest.mark.parametrize("text", EVERYTHING)
 def test_without_its_signal_no_detector_finds_anything(text):
-    [names] = find_signals([text])
+    [names] = _find_signals([text])
     if "invisible" not in names:
-        assert not find_invisible(text).cuts
+        assert not _find_invisible(text).cuts
         if "markup" not in names:
             assert not find_in_markup(text).cuts
             assert not find_in_markup(text).parts
-        assert find_encoded(text).parts == find_encoded(text, names).parts
+        assert _find_encoded(text).parts == _find_encoded(text, names).parts
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ import pytest
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.trust.guard import judge_findings, screen
-from rag_eval.trust.phrases import compile_phrases
-from rag_eval.trust.rules import LinearPattern, Rule, RuleSet
+from rag_eval.trust.rules import LinearPattern, Rule, RuleSet, compile_phrases
 
 LISTS = {
     "ignore": "ignore disregard",

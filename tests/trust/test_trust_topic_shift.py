@@ -4,7 +4,7 @@ from planting import plant, read_attacks, read_documents, share_found
 
 from rag_eval.core.config import FINDINGS
 from rag_eval.trust.sentences import sentences_of
-from rag_eval.trust.topic_shift import rate_surprise, share_foreign_words, topic_shift
+from rag_eval.trust.topic_shift import _rate_surprise, _share_foreign_words, topic_shift
 
 SUBJECTS = {
     "harbour": "ship crane quay anchor pilot cargo tide lighthouse captain dock rope fender tug",
@@ -81,7 +81,7 @@ def test_shares_agree_with_a_slow_count():
         "Ships sail slowly. Ropes hold ships fast.",
     ]
     wordings, document_of = cut(texts)
-    uncovered, unknown = share_foreign_words(texts, wordings, document_of)
+    uncovered, unknown = _share_foreign_words(texts, wordings, document_of)
     once, twice = np.log(3 / 2) + 1, 1.0  # idf of a word of one document, and of both
     # terms: red apple fall | apple rot slow | ship sail slow | rope hold ship fast
     mean = (11 * once + 2 * twice) / 13
@@ -93,7 +93,7 @@ def test_shares_agree_with_a_slow_count():
 
 def test_equal_sentences_do_not_make_their_words_known():
     texts = ["Red apples fall. Ropes hold fast.", "Ships sail far. Ropes hold fast.", "Ropes rot."]
-    _, unknown = share_foreign_words(texts, *cut(texts))
+    _, unknown = _share_foreign_words(texts, *cut(texts))
     assert unknown[1] == unknown[3]
     assert unknown[1] > 0
 
@@ -103,7 +103,7 @@ def test_a_form_surprises_where_other_documents_lack_it():
     forms = np.zeros((12, 4))
     forms[[0, 3, 6, 9], 1] = 1.0  # each document begins with an order
     forms[4, 1] = forms[7, 0] = forms[8, 0] = 1.0
-    surprise = rate_surprise(forms, document_of)
+    surprise = _rate_surprise(forms, document_of)
     assert surprise[4] == pytest.approx(-np.log(1 / 106))
     assert surprise[0] == pytest.approx(-np.log(4 / 103))
     assert surprise[7] == surprise[8] == pytest.approx(-np.log(1 / 106) / 2)

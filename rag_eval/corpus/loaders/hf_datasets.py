@@ -14,8 +14,7 @@ from pydantic import Field
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker, RawCorpus
 from rag_eval.core.rows import TEXT_TABLES, ending_of, read_records
-from rag_eval.corpus.source import empty_corpus, resolve
-from rag_eval.corpus.table import TableLoader, TableRow
+from rag_eval.corpus.source import TableLoader, TableRow, empty_corpus, resolve
 from rag_eval.storage.hashing import file_hash
 
 _ENDINGS = (*TEXT_TABLES, ".parquet")

@@ -10,6 +10,8 @@ from pydantic import Field
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.loader import Chunker, RawCorpus, RawDocument, ShardedLoader
 from rag_eval.corpus.source import (
+    COLUMNS,
+    TableLoader,
     empty_corpus,
     is_address,
     latest_day,
@@ -18,7 +20,6 @@ from rag_eval.corpus.source import (
     read_author,
     resolve,
 )
-from rag_eval.corpus.table import COLUMNS, TableLoader
 from rag_eval.storage.hashing import file_hash
 
 if TYPE_CHECKING:
