@@ -14,14 +14,13 @@ from rag_eval.pipeline import (
     measure_stages,
     miss_rate_stages,
     misses,
-    report_pages,
-    report_writing,
+    report_stages,
     retrieval,
     trust_measures,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.report_pages import GateVerdict, MlflowRecord
 from rag_eval.pipeline.report_parts import MetricsReport
+from rag_eval.pipeline.report_stages import GateVerdict, MlflowRecord
 from rag_eval.pipeline.runner import Runner, Stage
 from rag_eval.reporting.report import Report
 from rag_eval.storage.files import HOME_FOLDERS, sweep
@@ -48,10 +47,10 @@ STAGES: Final[tuple[Stage, ...]] = (
     miss_rate_stages.record_outcomes,
     miss_rate_stages.calibrate_miss_rates,
     miss_rate_stages.compare_miss_rates,
-    report_writing.write_report,
-    report_pages.write_page,
-    report_pages.record_in_mlflow,
-    report_pages.judge_report,
+    report_stages.write_report,
+    report_stages.write_page,
+    report_stages.record_in_mlflow,
+    report_stages.judge_report,
 )
 
 

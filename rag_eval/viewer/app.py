@@ -165,7 +165,7 @@ class Viewer:
 
     def show_report(self, request: Request) -> Response:
         """Answer GET /runs/ID/report with the report of the kept parts, in a sandbox."""
-        from rag_eval.pipeline.report_pages import built_page
+        from rag_eval.pipeline.report_stages import built_page
 
         run = self._run(request)
         try:

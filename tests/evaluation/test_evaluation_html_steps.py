@@ -12,7 +12,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import read_run
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.report_pages import HtmlReport
+from rag_eval.pipeline.report_stages import HtmlReport
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.home import Home

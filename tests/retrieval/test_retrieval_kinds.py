@@ -55,7 +55,7 @@ import sys
 from pathlib import Path
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.report_pages import MetricsReport
+from rag_eval.pipeline.report_stages import MetricsReport
 from rag_eval.pipeline.stages import open_runner
 found = open_runner(open_gold_set(Path(sys.argv[1]), Settings())).get(MetricsReport)
 print("[" + ", ".join(part.model_dump_json() for part in found.report.strategies) + "]")
