@@ -35,7 +35,6 @@ from rag_eval.gold.lint import (
 )
 from rag_eval.gold.loading import load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
-from rag_eval.pipeline.by_chunk import identify_chunks, work_by_chunk
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import (
     Result,
@@ -51,9 +50,11 @@ from rag_eval.pipeline.shards import (
     SCREENED,
     Layout,
     cut_shards,
+    identify_chunks,
     run_step,
     screen_documents,
     sharded_frame,
+    work_by_chunk,
 )
 from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import bm25s_engine

@@ -639,21 +639,3 @@ def _ids(inputs: Mapping[str, Input], strategy: str) -> dict[str, object]:
         return None if value is None else value.id_for(strategy)
 
     return {name: identity(value) for name, value in inputs.items()}
-
-
-def check_graph(stages: Sequence[Stage]) -> list[str]:
-    """List the errors in a list of stages: repeated names, and inputs that do not come before."""
-    faults, earlier = [], set[str]()
-    for stage in stages:
-        before = earlier | {
-            f"{other.name}s" for other in stages if other.each_strategy and other.name in earlier
-        }
-        faults += [
-            f"{stage.name} reads {name}, which comes after it"
-            for name in (*stage.inputs, *stage.after)
-            if name not in before
-        ]
-        if stage.name in earlier:
-            faults.append(f"{stage.name} stands twice")
-        earlier.add(stage.name)
-    return faults

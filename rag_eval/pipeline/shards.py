@@ -1,8 +1,9 @@
-"""Corpora in shards: each is read, masked, cut and screened alone, by several processes or by Ray.
+"""Work on parts of a corpus: shards by several processes or by Ray, and single chunks.
 
-A shard holds consecutive documents of the input. Each step of a shard is an artifact under the
-digest of its documents and the version of the stage, so a restart finds the finished shards. A
-later run leaves unchanged documents where they are, and makes shards of the new and changed ones.
+A shard holds consecutive documents of the input, and is read, masked, cut and screened alone.
+Each step of a shard is an artifact under the digest of its documents and the version of the stage,
+so a restart finds the finished shards. A later run leaves unchanged documents where they are, and
+makes shards of the new and changed ones.
 The frames of a divided corpus name their shards, and equal those of an undivided corpus.
 """
 
@@ -23,16 +24,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rag_eval.core.arrays import BoolArray
+from rag_eval.core.arrays import BoolArray, IntArray, find_rows
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loading import mask_documents
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Work
-from rag_eval.storage.artifacts import ArtifactStore, ShardedFrame
+from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame
 from rag_eval.storage.files import PARTIAL
-from rag_eval.storage.hashing import digest
+from rag_eval.storage.hashing import SHORT, digest
 from rag_eval.storage.home import Home
 from rag_eval.trust.guard import screen
 
@@ -81,7 +82,7 @@ class Layout(NamedTuple):
 # ---- Cutting: one pass over the input writes the rows of new and changed documents to files.
 
 
-def digest_rows(batch: pa.RecordBatch) -> Digests:
+def _digest_rows(batch: pa.RecordBatch) -> Digests:
     """Hash the rows of a batch of `ShardedLoader.batches` without their files and lines."""
     text = pa.large_string()
     parts = []
@@ -167,7 +168,7 @@ def _split(batches: Iterator[pa.RecordBatch], stored: _Known, size: int, folder:
     with contextlib.ExitStack() as stack:
         writer: Any = None
         for batch in batches:
-            digests = digest_rows(batch)
+            digests = _digest_rows(batch)
             every.append(digests)
             ids.append(batch["id"])
             fresh = np.flatnonzero(~stored.look_up(digests))
@@ -427,3 +428,63 @@ def run_on_ray(address: str, run: Callable[[T], R], tasks: Iterable[T]) -> Itera
     finally:
         if owned:
             ray.shutdown()
+
+
+# ---- Work on single chunks, which a later run does only for new and changed chunks.
+
+BLOCK = 20_000
+"""Number of chunks that are worked on at a time, which bounds the memory."""
+
+
+def identify_chunks(chunks: pd.DataFrame) -> npt.NDArray[np.bytes_]:
+    """Identify title, text and document of each chunk (CHUNKS): bytes [n_chunks]."""
+    hashes = np.array(chunks["text_hash"].tolist(), dtype="S64")
+    return np.char.add(hashes, np.array(chunks["chunk_id"].tolist(), dtype=f"S{SHORT}"))
+
+
+def work_by_chunk(
+    work: Work,
+    kind: str,
+    *,
+    identity: object,
+    keys: npt.NDArray[np.bytes_],
+    make: Callable[[IntArray], pd.DataFrame],
+    before: str | None,
+) -> Artifact:
+    """Return the stored rows about single chunks, and make those of chunks without any.
+
+    Parameters
+    ----------
+    kind
+        Kind of the artifact, which has a frame `rows`. Its column `row` is the row of the chunk.
+    identity
+        Everything besides a chunk that its rows depend on, as JSON; the stage's version is added.
+    keys
+        Everything of each chunk that its rows depend on, bytes [n_chunks].
+    make
+        Makes the frame for the chunks of some rows; its `row` numbers these chunks from 0.
+    before
+        Key of the artifact of the run before; None without one.
+    """
+    same = digest([work.version, identity])
+
+    def make_parts() -> Parts:
+        parts, done = [make(np.zeros(0, dtype=np.int64))], np.full(len(keys), -1, dtype=np.int64)
+        old = work.evaluation.store.whole(kind, before) if before else None
+        if old is not None and old.json("identity") == same:
+            old_keys = old.mapped("keys")
+            done = find_rows(old_keys, keys)
+            old_rows, place = old.frame("rows"), find_rows(keys, old_keys)
+            old_rows = old_rows.assign(row=place[old_rows["row"].to_numpy(dtype=np.int64)])
+            parts.append(old_rows[old_rows["row"] >= 0])
+        new = np.flatnonzero(done < 0)
+        for start in range(0, len(new), BLOCK):
+            block = new[start : start + BLOCK]
+            part = make(block)
+            parts.append(part.assign(row=block[part["row"].to_numpy(dtype=np.int64)]))
+        # Empty frames would change the types of columns.
+        rows = pd.concat([part for part in parts if len(part)] or parts[:1])
+        rows = rows.sort_values("row", kind="stable", ignore_index=True)
+        return {"rows": rows, "keys": keys, "identity": same}
+
+    return work.keep(kind, [same, hashlib.sha256(keys.tobytes()).hexdigest()], make_parts)

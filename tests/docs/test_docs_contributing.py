@@ -8,7 +8,7 @@ import pytest
 from rag_eval.core.settings import Settings
 from rag_eval.measures.ranking import Measure
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.runner import Node, Runner, check_graph
+from rag_eval.pipeline.runner import Node, Runner
 from rag_eval.pipeline.stages import STAGES
 from rag_eval.reporting.html.elements import environment
 from rag_eval.reporting.report_tables import Page
@@ -49,7 +49,7 @@ def test_the_gate_judges(blocks, value, status):
 
 def test_the_stage_runs(blocks, project_root, tmp_path):
     stage = defined(blocks, "def measure_lengths")["measure_lengths"]
-    assert check_graph((*STAGES, stage)) == []
+    assert set(stage.inputs) <= {each.name for each in STAGES}
     settings = Settings(home=tmp_path / "home", reports=tmp_path / "reports")
     evaluation = open_gold_set(project_root / "gold_sets" / "smoke", settings)
     runner = Runner(evaluation, STAGES)

@@ -20,7 +20,6 @@ from rag_eval.pipeline.runner import (
     Stage,
     Work,
     array_part,
-    check_graph,
     file_part,
     frame_part,
     json_part,
@@ -248,20 +247,3 @@ def test_a_part_of_other_code_is_made_again(project, monkeypatch):
     monkeypatch.setattr(runner, "code_version", lambda: "changed")
     project.night()
     assert inner() != before
-
-
-def test_a_graph_is_checked(project):
-    assert check_graph(project.stages) == []
-    stages = project.stages
-    wrong = [
-        stages[1],
-        dataclasses.replace(stages[0], given=("words", "totals")),
-        *stages[2:],
-        stages[3],
-    ]
-    assert check_graph(wrong) == [
-        "run reads words, which comes after it",
-        "words reads words, which comes after it",
-        "words reads totals, which comes after it",
-        "total stands twice",
-    ]
