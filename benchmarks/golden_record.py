@@ -2,13 +2,11 @@
 
     golden_record.py record OUT.json [--only smoke,graph] [--checkout FOLDER]
     golden_record.py compare OLD.json NEW.json [--only smoke,graph]
-    golden_record.py against REV [--only smoke,graph]
 
 A record maps a path to a value, for each part. `smoke`, `pandas_api`, `scifact` and `recorded` are
-two runs of `rag-eval run` in a new home. `help` is the command line, `graph` the asset graph.
+two runs of `rag-eval run` in a new home. `graph` is the asset graph.
 `compare` prints one line for each difference and exits with 1 if there are any. Numbers are equal
 if they differ by at most 1e-9 (absolute, or relative to the larger number).
-`against` records a commit and this checkout with one interpreter, then compares the records.
 
 Only the command line, the files it writes and `rag_eval.definitions` are used, so modules inside
 the package can move.
@@ -269,23 +267,6 @@ def recorded_part(checkout: Checkout, folder: Path) -> Values:
     return run_values(checkout, folder, "--recorded", str(path.parent))
 
 
-def help_part(checkout: Checkout, folder: Path) -> Values:
-    """Record the options and the help text of every command."""
-    values: Values = {}
-    commands: list[tuple[str, ...]] = [()]
-    for command in commands:
-        text = checkout.command(folder, *command, "--help")
-        name = " ".join(("rag-eval", *command))
-        values[f"{name}/text"] = text
-        for flag, kind in re.findall(r"^[│ ]\s?\*?\s*(--[\w-]+).*?(<\S+>|$)", text, re.MULTILINE):
-            values[f"{name}/options/{flag}"] = kind
-        listed = re.search(r"Commands\b(.*)", text, re.DOTALL)
-        if listed:
-            names = re.findall(r"^[│ ] ([a-z][\w-]*)(?=\s)", listed[1], re.MULTILINE)
-            commands.extend((*command, sub) for sub in names)
-    return values
-
-
 def graph_part(checkout: Checkout, folder: Path) -> Values:
     """Record assets with dependencies, checks, jobs and schedules of `rag_eval.definitions`."""
     shutil.copytree(checkout.folder / "gold_sets", folder / "gold_sets")
@@ -295,7 +276,6 @@ def graph_part(checkout: Checkout, folder: Path) -> Values:
 PARTS: dict[str, Callable[[Checkout, Path], Values]] = {
     "smoke": gold_set_part("smoke"),
     "graph": graph_part,
-    "help": help_part,
     "recorded": recorded_part,
     "scifact": scifact_part,
     "pandas_api": gold_set_part("pandas_api"),
@@ -364,23 +344,10 @@ def print_differences(old: dict[str, object], new: dict[str, Any], names: list[s
     return 1 if lines else 0
 
 
-def against(revision: str, names: list[str]) -> int:
-    """Record a commit in a temporary worktree, then this checkout, and compare them."""
-    with tempfile.TemporaryDirectory(prefix="golden-") as parent:
-        folder = Path(parent) / "checkout"
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(folder), revision], check=True)
-        try:
-            old = record(folder, names)
-        finally:
-            subprocess.run([*git, "remove", "--force", str(folder)], check=True)
-    return print_differences(old, record(ROOT, names), names)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=("record", "compare", "against"))
-    parser.add_argument("arguments", nargs="+", help="OUT.json | OLD.json NEW.json | REV")
+    parser.add_argument("action", choices=("record", "compare"))
+    parser.add_argument("arguments", nargs="+", help="OUT.json | OLD.json NEW.json")
     parser.add_argument("--only", default="", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--checkout", type=Path, default=ROOT, help="what `record` records")
     options = parser.parse_args()
@@ -388,8 +355,6 @@ def main() -> int:
     unknown = set(names) - PARTS.keys()
     if unknown or len(options.arguments) != (2 if options.action == "compare" else 1):
         parser.error("unknown part or wrong number of arguments; see --help")
-    if options.action == "against":
-        return against(options.arguments[0], names)
     if options.action == "compare":
         old, new = (json.loads(Path(path).read_text()) for path in options.arguments)
         return print_differences(old, new, names)
