@@ -35,7 +35,6 @@ from rag_eval.core.types import (
     AUDITABLE_FIELDS,
     INSUFFICIENT_EVIDENCE,
     NOT_FOUND,
-    OUTCOMES,
     Answer,
     Chat,
     ChatError,
@@ -233,6 +232,7 @@ class _Case:
         self.reruns: list[PreflightRecord] = []
         self.rejected: list[Rejected] = []
         self.counts: Counter[str] = Counter()
+        self.chat_retries = 0
 
     def _add_event(self, name: str, **fields: str | int) -> None:
         self.log.add(name, query_id=self.question.query_id, **fields)
@@ -267,9 +267,8 @@ class _Case:
             return [processed]
         candidate, findings = processed
         objections = validate(candidate, self._plugins.validators)
-        self.counts.update(f"{fault.code}.{name}" for name, fault in objections)
         if objections:
-            return [fault for _, fault in objections]
+            return objections
         self.answer = dataclasses.replace(answer, text=candidate.text, findings=findings)
         self.counts.update(f"finding.{finding.source}.{finding.kind}" for finding in findings)
         if self._plugins.postprocessors:
@@ -401,13 +400,12 @@ class _Case:
         try:
             reply = chat.ask(prompt.messages)
         except ChatError as error:
-            self.counts["chat_retries"] += error.retries
+            self.chat_retries += error.retries
             code = f"chat_{error.code}"
             fault = Fault(code if code in CODES else "chat_error", str(error))
             self._add_event("question.chat.failed", code=fault.code, message=fault.message)
             return fault
-        self.counts["chat_retries"] += reply.retries
-        self.counts["cached_replies"] += reply.cached
+        self.chat_retries += reply.retries
         tokens_in, tokens_out = self.answer.tokens_in, self.answer.tokens_out
         self._set(tokens_in=tokens_in + reply.tokens_in, tokens_out=tokens_out + reply.tokens_out)
         return reply
@@ -458,10 +456,8 @@ MAX_NAMED = 20
 class AnswerRun:
     """Answers in the order of the questions, with preflights, event lines and counts.
 
-    Preflights of reruns come last. The counts have questions, outcome.<outcome>, attempts,
-    schema_retries, adaptive_reruns, chat_retries, cached_replies, tokens_in and tokens_out, also
-    if 0; and code.<code>, validator_failed.<name>, validator_error.<name> and
-    finding.<postprocessor>.<kind> unless 0.
+    Preflights of reruns come last. The counts have questions, attempts, schema_retries,
+    adaptive_reruns, and finding.<postprocessor>.<kind>.
     """
 
     answers: tuple[Answer, ...]
@@ -473,20 +469,16 @@ class AnswerRun:
 
 def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
     """Raise InputError `mode_not_available` if a question's mode lacks its input."""
-    tools_of: dict[Mode, object] = {
-        "deterministic": tools.extract,
-        "llm": tools.chat,
-        "recorded": tools.recorded,
-    }
+    made = {"deterministic": tools.extract, "llm": tools.chat, "recorded": tools.recorded}
+    available = [mode for mode, tool in made.items() if tool is not None]
     for question in questions:
-        if tools_of[question.settings.mode] is None:
-            available = ", ".join(mode for mode, tool in tools_of.items() if tool is not None)
+        if question.settings.mode not in available:
             raise InputError.of(
                 "mode_not_available",
                 f"question {quoted(question.query_id)} has a mode that nothing is configured for",
                 field="answer_mode",
                 found=question.settings.mode,
-                accepted=available or "none",
+                accepted=", ".join(available) or "none",
             )
 
 
@@ -504,14 +496,11 @@ def _check_evidence(cases: Sequence[_Case], events: Events) -> None:
         if not case.gathered.evidence and not case.gathered.fault
     ]
     if empty:
-        listed = ", ".join(map(quoted, empty[:MAX_NAMED]))
+        named = ", ".join(map(quoted, empty[:MAX_NAMED]))
         more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
         field = "answers.strict_fail_on_empty_evidence"
-        message = (
-            f"no evidence for {format_count(len(empty), 'question')}: {listed}{more}; fix the"
-            " corpus or the "
-            f"preflights, or switch {field} off"
-        )
+        message = f"no evidence for {format_count(len(empty), 'question')}: {named}{more}"
+        message += f"; fix the corpus or the preflights, or switch {field} off"
         events.add("run.abort", code="empty_evidence", questions=len(empty))
         error = AbortedError(Problem("empty_evidence", message, field=field))
         error.events = events.lines
@@ -538,27 +527,11 @@ def _finish(
                 citations=len(answer.citations),
                 attempts=answer.attempts,
                 top_k=answer.top_k,
-                chat_retries=case.counts["chat_retries"],
+                chat_retries=case.chat_retries,
             )
             on_end()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _count(cases: Sequence[_Case]) -> dict[str, int]:
-    """Sum up the run, as `AnswerRun.counts` describes."""
-    always = (
-        *("attempts", "schema_retries", "adaptive_reruns", "chat_retries", "cached_replies"),
-        *("tokens_in", "tokens_out", *(f"outcome.{outcome}" for outcome in OUTCOMES)),
-    )
-    counts = Counter({**dict.fromkeys(always, 0), "questions": len(cases)})
-    for case in cases:
-        answer = case.answer
-        counts.update(case.counts)
-        counts.update([f"outcome.{answer.outcome}", *(f"code.{code}" for code in answer.codes)])
-        for name in ("attempts", "tokens_in", "tokens_out"):
-            counts[name] += getattr(answer, name)
-    return dict(sorted(counts.items()))
 
 
 def answer_questions(
@@ -602,14 +575,16 @@ def answer_questions(
         for case in deterministic:
             case.quote(tools.extract, tools.library)
     _finish(cases, llm, tools, on_end)
-    counts = _count(cases)
+    outcomes = Counter(case.answer.outcome for case in cases)
+    counts = Counter(questions=len(cases), attempts=0, schema_retries=0, adaptive_reruns=0)
     for case in cases:
+        counts.update(case.counts, attempts=case.answer.attempts)
         events.lines += case.log.lines
     events.add(
         "run.done",
         questions=len(questions),
-        answered=counts["outcome.answered"],
-        failed=counts["outcome.failed"],
+        answered=outcomes["answered"],
+        failed=outcomes["failed"],
         attempts=counts["attempts"],
     )
     gathered = [record for case in cases for record in case.gathered.records]
@@ -618,5 +593,5 @@ def answer_questions(
         (*gathered, *(record for case in cases for record in case.reruns)),
         tuple(row for case in cases for row in case.rejected),
         tuple(events.lines),
-        counts,
+        dict(sorted(counts.items())),
     )

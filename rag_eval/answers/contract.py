@@ -502,20 +502,17 @@ def load_plugins(settings: Answers) -> Plugins:
     return plugins
 
 
-def validate(
-    candidate: Candidate, validators: Sequence[tuple[str, Check]]
-) -> list[tuple[str, Fault]]:
-    """Return (validator, fault) pairs; a validator that raises rejects with `validator_error`."""
-    objections: list[tuple[str, Fault]] = []
+def validate(candidate: Candidate, validators: Sequence[tuple[str, Check]]) -> list[Fault]:
+    """Return what the validators object; one that raises rejects with `validator_error`."""
+    objections: list[Fault] = []
     for name, check in validators:
         try:
-            message = check(candidate)
-            code, reason = "validator_failed", f"{name}: {quoted(str(message), MAX_MESSAGE_CHARS)}"
+            if (message := check(candidate)) is not None:
+                reason = quoted(str(message), MAX_MESSAGE_CHARS)
+                objections.append(Fault("validator_failed", f"{name}: {reason}"))
         except Exception as error:  # noqa: BLE001 - a validator is anybody's code
-            message = quoted(repr(error), MAX_MESSAGE_CHARS)
-            code, reason = "validator_error", f"{name} raised {message}"
-        if message is not None:
-            objections.append((name, Fault(code, reason)))
+            reason = quoted(repr(error), MAX_MESSAGE_CHARS)
+            objections.append(Fault("validator_error", f"{name} raised {reason}"))
     return objections
 
 

@@ -103,7 +103,6 @@ def test_good_reply_is_an_answer_with_the_characters_it_cites():
     steps = "run.start preflight.step.start question.chat.prepare question.done run.done"
     assert names(found) == steps.split()
     assert len(chat.asked) == 1
-    assert found.counts["outcome.answered"] == 1
 
 
 def test_the_event_before_a_request_states_the_contract_in_force():
@@ -130,10 +129,9 @@ GROUNDED = {**VERDICT, "quote_bypass": "off"}
     ],
 )
 def test_refusals_have_outcomes_of_their_own_and_are_not_retried(said, options, outcome, text):
-    answer, found, chat = one(said, **options)
+    answer, _, chat = one(said, **options)
     assert (answer.outcome, answer.text, answer.attempts, len(chat.asked)) == (outcome, text, 1, 1)
     assert answer.codes == (("contract_error_reply",) if outcome == "contract_error_reply" else ())
-    assert found.counts[f"outcome.{outcome}"] == 1
 
 
 @pytest.mark.parametrize(
@@ -170,7 +168,6 @@ def test_reply_that_stays_broken_fails_without_text(options, attempts):
     assert ends(found) == [("q0", "failed", "not_json")]
     assert (answer.text, answer.citations, answer.attempts) == ("", (), attempts)
     assert len(chat.asked) == attempts
-    assert found.counts["code.not_json"] == 1
     assert found.rejected[-1].reply == BROKEN
     assert "question.chat.schema_retry.satisfied" not in names(found)
 
@@ -241,7 +238,7 @@ def test_one_questions_failures_never_stop_another():
         ("q7", "answered"),
     ]
     assert found.counts["questions"] == 8
-    assert sum(value for key, value in found.counts.items() if key.startswith("outcome.")) == 8
+    assert found.events[-1] == "event=run.done questions=8 answered=2 failed=5 attempts=12"
 
 
 class _Hurried:
@@ -375,10 +372,9 @@ def banning(pattern):
 
 def test_domain_validator_is_asked_and_its_message_given_back():
     light = reply(answer="It is the city of light.")
-    answer, found, chat = one(GOOD, light, validators=banning("Paris"))
+    answer, _, chat = one(GOOD, light, validators=banning("Paris"))
     assert (answer.outcome, answer.attempts) == ("answered", 2)
     assert "must not match Paris" in chat.asked[1][1][3].content
-    assert found.counts["validator_failed.ban_regex"] == 1
 
 
 def test_domain_validator_also_judges_the_other_modes_and_fails_them():

@@ -28,9 +28,8 @@ COUNT = "require_min_inline_regex_count"
 
 
 def messages(body: str, *uses: ValidatorUse) -> list[str]:
-    return [
-        f"{name} {fault.code}" for name, fault in validate(candidate(body), load_validators(uses))
-    ]
+    faults = validate(candidate(body), load_validators(uses))
+    return [f"{fault.message.split(':')[0].split()[0]} {fault.code}" for fault in faults]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +102,9 @@ def test_a_validator_that_raises_rejects_the_answer_and_the_next_is_still_asked(
 
     validators = [("broken", broken), ("strict", lambda _: "no."), ("kind", lambda _: None)]
     found = validate(candidate("x"), validators)
-    codes = [("broken", "validator_error"), ("strict", "validator_failed")]
-    assert [(name, fault.code) for name, fault in found] == codes
-    assert "boom" in found[0][1].message
+    assert [fault.code for fault in found] == ["validator_error", "validator_failed"]
+    assert [fault.message.split()[0] for fault in found] == ["broken", "strict:"]
+    assert "boom" in found[0].message
 
 
 def test_a_pattern_that_backtracks_for_ever_is_stopped():
@@ -232,7 +231,7 @@ def replied(answer: str, words: list[str], *validators: dict):
         [question("q", asked, **options)], Answers.model_validate(options), tools
     )
     messages = [message for row in found.rejected for message in row.messages]
-    return found.answers[0], found.counts, messages
+    return found.answers[0], messages
 
 
 PARIS, BERLIN = "Paris is the capital of France", "Berlin is the capital of Germany"
@@ -242,13 +241,12 @@ MARKED = f"{PARIS} [docs/capitals.md:2]. {BERLIN} [docs/capitals.md:3]."
 @pytest.mark.usefixtures("package")
 def test_a_postprocessor_cannot_spoil_what_a_validator_required():
     support = {"name": "require_citation_support"}
-    answer, counts, _ = replied(MARKED, ["Paris is", "Paris was"], support)
+    answer, _ = replied(MARKED, ["Paris is", "Paris was"], support)
     assert answer.text == f"Paris was the capital of France. {BERLIN}."
-    assert counts["outcome.answered"] == 1
-    answer, counts, (message,) = replied(MARKED, ["Germany", "France"], support)
+    assert answer.outcome == "answered"
+    answer, (message,) = replied(MARKED, ["Germany", "France"], support)
     assert (answer.outcome, answer.codes, answer.text) == ("failed", ("validator_failed",), "")
     assert message.startswith(f"require_citation_support: sentence 2 ({BERLIN[:-7]}France.)")
-    assert counts["validator_failed.require_citation_support"] == 1
 
 
 @pytest.mark.usefixtures("package")
@@ -257,8 +255,8 @@ def test_validators_read_a_new_text_with_the_inline_marks_of_its_sentences():
     wanted = rf"(?s)^THE town.*\. {mark}.*\. {mark}$"
     both = [{"name": COUNT, "pattern": wanted, "min_count": 1}, {"name": "ban_regex"}]
     words = ["Paris", "THE town"]
-    answer, _, messages = replied(MARKED, words, both[0], {**both[1], "patterns": ["Paris"]})
+    answer, messages = replied(MARKED, words, both[0], {**both[1], "patterns": ["Paris"]})
     assert (answer.outcome, messages) == ("answered", [])
-    answer, _, (message,) = replied(MARKED, words, {**both[1], "patterns": ["THE"]})
+    answer, (message,) = replied(MARKED, words, {**both[1], "patterns": ["THE"]})
     assert answer.codes == ("validator_failed",)
     assert "must not match THE" in message
