@@ -138,14 +138,14 @@ def panel(page: Page) -> Panel:
         "accounts": uncertainty["iterative"].items(),
     }
     shown = {
-        "rates": tables.miss_rates(page),
+        "rates": _miss_rates_table(page),
         "cutoffs": _misses_at_cutoffs_table(page),
         "pairs": _paired_misses_table(page),
-        "status": tables.unmet_conditions(page),
+        "status": _unmet_conditions_table(page),
         "quality": _miss_rate_quality_table(page),
         "conformal": _conformal_table(page),
         "compared": _compared_misses_table(page),
-        "iterative": tables.iterative(page),
+        "iterative": _iterative_table(page),
     }
     return Panel("Miss rates", "miss_rates.html", context, shown)
 
@@ -211,3 +211,57 @@ def _compared_misses_table(page: Page) -> Table:
         | effective = observed.n_effective :1"""
     caption = "Misses on the questions that every strategy was judged on, original wordings"
     return page.table("miss-rates-compared", caption, columns, entries)
+
+
+def _miss_rates_table(page: Page) -> Table:
+    """Show observed beside stated miss rates, with their status."""
+    part = page.report["uncertainty"]
+    k, target = part["k"].value, part["target"].value
+    rows = page.rows_by_strategy("uncertainty", "strategies")
+    calibrations = page.report["calibration"]["strategies"]
+    rows = [row | {"calibration": calibrations[row["strategy"]]} for row in rows]
+    observed = f"entry.observed.{target}"
+    columns = f"""strategy | status = entry.status | observed {target}@{k} = {observed}
+        | stated = entry.stated | miss_frac@{k} = entry.observed.miss_frac
+        | questions = {observed}.n_scored | effective = {observed}.n_effective :1
+        | judged = entry.outcomes.n_judged | missed = entry.outcomes.n_missed
+        | unstated = entry.n_absent | skill = calibration.validation.skill :2
+        | earned = calibration.status"""
+    caption = "Miss rates: observed beside stated, over every wording and seed, 95 % intervals"
+    return page.table("miss-rates", caption, columns, rows)
+
+
+def _unmet_conditions_table(page: Page) -> Table:
+    """Show the conditions that the next higher status lacks, and those of stale."""
+    rows = []
+    for name, entry in page.by_strategy("calibration", "strategies"):
+        conditions = [each for each in entry["standing"]["conditions"] if not each["met"].value]
+        wanted = {conditions[0]["status"].value, "stale"} if conditions else set()
+        rows += [
+            {
+                "strategy": name,
+                "condition": each,
+                "what": panel_words()["conditions"].get(each["name"].value, each["name"]),
+            }
+            for each in conditions
+            if each["status"].value in wanted
+        ]
+    columns = """strategy | needed for = condition.status | condition = what
+        | needed = condition.needed | found = condition.found"""
+    return page.table("miss-rate-status", "What the next status needs", columns, rows)
+
+
+def _iterative_table(page: Page) -> Table:
+    """Show what the rounds of iterative strategies recovered, lost and cost."""
+    rows = [
+        {"strategy": name, "base": part["base"], "account": account}
+        for name, part in page.report["uncertainty"]["iterative"].items()
+        for account in part["accounts"]
+    ]
+    columns = """strategy | over = base | expansion = account.strategy | verdict = account.verdict
+        | recall after - before = account | p = account.p :4 | recovered = account.recovered
+        | lost = account.lost | expanded = account.triggered | of = account.questions
+        | extra queries = account.extra_queries | extra seconds = account.extra_seconds :1
+        | effective = account.n_effective :1"""
+    caption = "Iterative retrieval: misses recovered and hits lost"
+    return page.table("iterative", caption, columns, rows)

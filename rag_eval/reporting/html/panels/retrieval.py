@@ -90,13 +90,13 @@ def _draw_differences(page: Page, pairs: Sequence[Cursor], measure: str) -> Mark
 def stability(page: Page) -> Panel:
     """Make the panel of stability."""
     shown = {
-        "wordings": tables.wordings(page),
+        "wordings": _wordings_table(page),
         "by_wording": _by_wording_table(page),
-        "changes": tables.hit_changes(page),
+        "changes": _hit_changes_table(page),
         "states": _states_table(page),
         "reasons": _state_reasons_table(page),
         "flips": _flips_table(page),
-        "distance": tables.distances(page),
+        "distance": _distances_table(page),
     }
     context = {"embedding": page.report["stability"]["embedding"]}
     return Panel("Stability", "stability.html", context, shown)
@@ -265,6 +265,10 @@ def _state_reasons_table(page: Page) -> Table:
     return page.table("lambda-reasons", "Why questions are in their state", columns, rows)
 
 
+MAX_PAIRS: Final = 20
+"""Largest number of wording pairs that the table of flips shows for a strategy."""
+
+
 def _flips_table(page: Page) -> Table:
     """Show the wording pairs with the largest share of flips."""
     rows = []
@@ -281,7 +285,50 @@ def _flips_table(page: Page) -> Table:
                 "flips": matrix["share"][first][second],
                 "questions": matrix["n"][first][second],
             }
-            for first, second in pairs[: tables.WORST_PAIRS]
+            for first, second in pairs[:MAX_PAIRS]
         ]
     columns = "strategy | wording | other wording = other | flips | questions"
     return page.table("flips", "Flips between wordings at ten results", columns, rows)
+
+
+def _wordings_table(page: Page) -> Table:
+    """Show what the wording and the seed decide."""
+    rows = page.rows_by_strategy("stability", "strategies")
+    for row in rows:
+        same = row["entry"]["seeds_change_nothing"]
+        words = {True: "same lists", False: "other lists"}
+        row["seeds"] = words.get(same.value, same)
+    columns = """strategy | R@10 worst = entry.recall_at_10_by_wording.worst :2
+        | R@10 mean = entry.recall_at_10_by_wording.mean :2
+        | R@10 best = entry.recall_at_10_by_wording.best :2 | another seed = seeds
+        | RBO = entry.rbo :2 | convergent and hit = entry.convergent_and_hit :2
+        | questions = entry.recall_at_10_by_wording.mean.n_scored
+        | effective = entry.recall_at_10_by_wording.mean.n_effective :1"""
+    caption = "What the wording and the seed decide, 95 % intervals"
+    return page.table("stability-wordings", caption, columns, rows)
+
+
+def _hit_changes_table(page: Page) -> Table:
+    """Show the share of questions whose hit changes with the wording or the seed."""
+    rows = page.rows_by_strategy("stability", "strategies")
+    path = "entry.hit_changes_with_wording"
+    cutoffs = list(rows[0]["entry"]["hit_changes_with_wording"].value) if rows else []
+    figures = " | ".join(f"{key.replace('hit_at_', 'hit@')} = {path}.{key} :2" for key in cutoffs)
+    columns = f"""strategy | {figures} | questions = {path}.hit_at_10.n_scored
+        | effective = {path}.hit_at_10.n_effective :1"""
+    caption = "Share of questions whose hit changes with the wording or the seed"
+    return page.table("hit-changes", caption, columns, rows)
+
+
+def _distances_table(page: Page) -> Table:
+    """Show the semantic distance of what was retrieved."""
+    zones = " | ".join(
+        f"{zone} = entry.delta_s.zones.{zone}.share :2"
+        for zone in ("stable", "transitional", "risk", "undefined")
+    )
+    columns = f"""strategy | delta_s = entry.delta_s :2 | target = entry.delta_s.target
+        | to gold = entry.delta_s.to_anchor :2n | to the decoy = entry.delta_s.to_decoy :2n
+        | equally close = entry.delta_s.anchor_and_decoy_equally_close :2n | {zones}
+        | questions = entry.delta_s.n_scored | effective = entry.delta_s.n_effective :1"""
+    rows = page.rows_by_strategy("stability", "strategies")
+    return page.table("delta-s", "Semantic distance of what was retrieved", columns, rows)

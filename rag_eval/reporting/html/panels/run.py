@@ -1,13 +1,14 @@
 """Panels of the run as a whole: verdict with the differences from the last run, cost, methods."""
 
 import shlex
+from collections.abc import Iterator
 from typing import Final
 
 from rag_eval.gates.gate import count_gates
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.reporting import report_tables as tables
 from rag_eval.reporting.report_tables import Page, Panel, lost_steps
-from rag_eval.reporting.tables import Table, panel_words, visible
+from rag_eval.reporting.tables import Cursor, Table, panel_words, visible
 
 # ---- Verdict: does the run pass, on which gates, and can it be compared with the run before it.
 
@@ -116,7 +117,7 @@ def methods(page: Page) -> Panel:
         "parts": panel_words()["methods"],
         "command": command(page),
         "option": FOLDERS.get(str(report["index"]["loader"].value)),
-        "chunker": list(tables.leaves(report["index"]["chunker"])),
+        "chunker": list(_leaves(report["index"]["chunker"])),
         "models": sorted(models),
         "features": report["features"].items(),
     }
@@ -176,7 +177,7 @@ def _configuration_table(page: Page) -> Table:
     rows = [
         {"strategy": name, "setting": setting, "value": value}
         for name in page.strategies
-        for setting, value in tables.leaves(page.strategy(name)["configuration"])
+        for setting, value in _leaves(page.strategy(name)["configuration"])
         if setting != "name"
     ]
     caption = "Configured settings of the strategies"
@@ -205,3 +206,15 @@ def _versions_table(page: Page) -> Table:
     rows = [{"library": name, "version": version} for name, version in libraries]
     caption = "Versions of the libraries that figures depend on"
     return page.table("versions", caption, "library | version", rows)
+
+
+def _leaves(cursor: Cursor, name: str = "", depth: int = 6) -> Iterator[tuple[str, Cursor]]:
+    """Yield (dotted name, place) of each value in a part of the report."""
+    if isinstance(cursor.value, dict) and depth:
+        for key, inside in cursor.items():
+            yield from _leaves(inside, f"{name}.{key}" if name else key, depth - 1)
+    elif isinstance(cursor.value, list) and depth and cursor.value:
+        for at, inside in enumerate(cursor):
+            yield from _leaves(inside, f"{name}[{at}]", depth - 1)
+    else:
+        yield name, cursor
