@@ -7,24 +7,17 @@ miss rates of later runs. The statistics are in `rag_eval.uncertainty`.
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from rag_eval.core.arrays import FloatArray, number
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import CLAIMS
-from rag_eval.core.records import Absent as NotMeasured
-from rag_eval.core.records import Figure
-from rag_eval.core.strategy import Strategy
-from rag_eval.core.types import DISCOUNTING, TARGETS, Status
 from rag_eval.gold.files import ORIGINAL
-from rag_eval.measures.intervals import aggregate, within_query
-from rag_eval.measures.overlap import NamedGold
-from rag_eval.measures.run_scores import figure_of, judge_runs, score_strategy
+from rag_eval.measures.run_scores import judge_runs
 from rag_eval.pipeline.answer_stages import AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.index import CorpusIndex
@@ -46,11 +39,9 @@ from rag_eval.pipeline.uncertain import (
     StatedRetrievals,
     compress,
     measure_coverage,
-    original_claims,
     summarize_answers,
     write_lines,
 )
-from rag_eval.retrieval.ranking import read_ranking
 from rag_eval.uncertainty.calibration import (
     GoldQuestions,
     StrategyFacts,
@@ -65,32 +56,35 @@ from rag_eval.uncertainty.claims import (
     QRELS,
     RateSource,
     choose_source,
+    describe_rates,
+    original_claims,
     prior_of,
     record_judged,
     state_rates,
 )
-from rag_eval.uncertainty.comparing import Misses, compare, observe_misses
+from rag_eval.uncertainty.comparing import compare_stated, observe_misses
 from rag_eval.uncertainty.confidence import AnswerGold, AnswerWorth, weigh_answers
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import heuristic_v0
-from rag_eval.uncertainty.iterative import Iterative, harm
+from rag_eval.uncertainty.iterative import account_for_rounds
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
     CalibrationPart,
-    IterativeAccount,
-    MissComparison,
     StrategyCalibration,
-    StrategyMissRates,
     UncertaintyPart,
 )
-from rag_eval.uncertainty.opened_index import OpenIndex, steering_calibrator
+from rag_eval.uncertainty.opened_index import (
+    OpenIndex,
+    search_again,
+    steering_calibrator,
+    stored_batches,
+)
 from rag_eval.uncertainty.outcome_records import RETRIEVAL_OUTCOMES
-from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, batch_of_texts, signals
+from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, signals
 from rag_eval.uncertainty.status import Series
 from rag_eval.uncertainty.traffic import (
-    Again,
     Claim,
     PoweredEstimate,
     TrafficFacts,
@@ -191,7 +185,7 @@ def collect_signals(
     gaps: list[tuple[str | int, ...]] = []
     with work.progress.step("Reading signals", len(scored.names), "strategies") as advance:
         for name in scored.names:
-            batches = _stored_batches(scored, opened, name)
+            batches = stored_batches(scored, opened, name)
             has_gaps = all(batch.space is opened.terms for batch in batches.values())
             for seed, batch in batches.items():
                 parts.append(_signal_rows(scored, name, seed, batch))
@@ -242,41 +236,7 @@ def _gap_rows(
     ]
 
 
-# ---- The stored run of a strategy as batches for the estimators of a miss, one per seed.
-
-
-def _stored_batches(runs: ScoredRuns, opened: OpenIndex, name: str) -> dict[int, RankedBatch]:
-    """Make the batches of a stored run by seed, with variants as rows.
-
-    When all units of an external retriever are chunks of the corpus, the batches hold chunks.
-    Otherwise the batches hold units.
-    """
-    spec, texts = runs.spec(name), runs.gold_variants.texts
-    question = np.asarray(runs.gold.query_of, dtype=np.int64)
-    seeds, run = runs.about(name).seeds, runs.runs[name].run
-    lists = {seed: read_ranking(run, seed, len(texts), runs.config.depth) for seed in seeds}
-    if spec.own_units:
-        units = runs.units(name)
-        chunk_of = units["chunk"].to_numpy()
-        if not len(chunk_of) or (chunk_of < 0).any():
-            unit_texts = units["text"].tolist()
-            return {
-                seed: dataclasses.replace(
-                    batch_of_texts(unit_texts, texts, ranking), question=question
-                )
-                for seed, ranking in lists.items()
-            }
-        for seed, ranking in lists.items():
-            rows = np.where(ranking.rows >= 0, chunk_of[np.maximum(ranking.rows, 0)], -1)
-            lists[seed] = dataclasses.replace(ranking, rows=rows.astype(np.int32))
-    batches = {seed: opened.batch(spec, texts, ranking) for seed, ranking in lists.items()}
-    return {seed: dataclasses.replace(batch, question=question) for seed, batch in batches.items()}
-
-
 # ---- Claims of production traffic: search each question again for its signals.
-
-AT_ONCE = 2000
-"""Questions in one search, because the lists of a large import may not fit in memory."""
 
 
 def _count_traffic(
@@ -292,34 +252,8 @@ def _count_traffic(
     elif not (claims := TrafficStore(store.sql).claims(fingerprint)):
         reason = "no claim was imported for the strategy's current configuration"
     texts = list(dict.fromkeys(claim.query for claim in claims))
-    again = _search_again(work, runs, opened, spec, texts) if claims else {}
+    again = search_again(runs, opened, name, texts) if claims else {}
     return count_claims(name, claims, again, work.config.uncertainty.k, reason)
-
-
-def _search_again(
-    work: Work, runs: ScoredRuns, opened: OpenIndex, spec: Strategy, texts: list[str]
-) -> dict[str, Again]:
-    """Search each question; one that fails, or that a file of vectors lacks, is left out.
-
-    The trust filter applies as for the gold set.
-    """
-    config, table, again = work.config, opened.table, dict[str, Again]()
-    steered_by = runs.about(spec.name).steered_by
-    strategy = opened.ready(spec, runs.gold_variants.variants, steered_by)
-    asked = [text for text in texts if opened.can_be_asked(spec, text)]
-    allowed = runs.admitted_chunks.passes if config.trust.filter else None
-    for start in range(0, len(asked), AT_ONCE):
-        part = asked[start : start + AT_ONCE]
-        ranking = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
-        values = signals(opened.batch(spec, part, ranking), config.uncertainty.k)
-        failed = np.zeros(len(part), dtype=bool) if ranking.failed is None else ranking.failed
-        for text, rows, row_signals, broken in zip(part, ranking.rows, values, failed, strict=True):
-            if not broken:
-                chunks = rows[rows >= 0].tolist()
-                chunk_ids = [str(table.chunk_ids[row]) for row in chunks]
-                doc_ids = [str(table.doc_ids[row]) for row in chunks]
-                again[text] = Again(chunk_ids, doc_ids, row_signals)
-    return again
 
 
 # ---- Stage: state the miss rate of every retrieval, before the gold is read.
@@ -621,11 +555,6 @@ def _questions(runs: ScoredRuns, name: str) -> Questions | None:
 
 # ---- Stage: compare claims with observations, and state the confidence of the answers.
 
-NONE_JUDGED = "no question with a stated miss rate can be judged"
-NOT_EARNED = "the stated miss rates are {status}, so their mean is not shown"
-SHOWN: Final = frozenset({*DISCOUNTING, "prior"})
-"""Statuses whose mean stated miss rate is shown, beside the status."""
-
 
 class CalibratedMissRates(Result):
     """The parts `uncertainty` and `calibration` of the report, and a file with every retrieval."""
@@ -669,23 +598,37 @@ def compare_miss_rates(
         level=work.config.level,
         gold_source=outcomes.gold_source,
         strategies={
-            name: _describe_strategy(scored, name, claims, outcomes) for name in scored.names
+            name: describe_rates(
+                scored,
+                name,
+                claims.claims_of(name),
+                claims.sources[name],
+                judged=outcomes.judged_of(name),
+                added=outcomes.strategies[name],
+            )
+            for name in scored.names
         },
         corpus_coverage=coverage,
         answers=summarize_answers(worth, scored.gold.named_gold),
         iterative={
-            name: _account_for_rounds(scored, name)
+            name: account_for_rounds(scored, name)
             for name in scored.names
             if scored.spec(name).base_name is not None
         },
         cutoffs=cutoffs,
         pairs=pairs,
     )
-    comparison, reason = _compare_all(scored, claims, miss_rate_calibration)
+    calibrated = miss_rate_calibration.strategies
+    fitted = [name for name in scored.names if calibrated[name].validation is not None]
+    comparison, reason = compare_stated(
+        scored,
+        {name: claims.claims_of(name) for name in fitted},
+        miss_rate_calibration.predictions,
+    )
     calibration = CalibrationPart(
         target=spec.target,
         k=spec.k,
-        strategies=miss_rate_calibration.strategies,
+        strategies=calibrated,
         comparison=comparison,
         why={"comparison": reason} if reason else {},
     )
@@ -733,130 +676,6 @@ def _weigh(
         source=claims.sources[name],
         missed=outcome_rows.loc[is_missed, "query_id"].tolist(),
         gold=AnswerGold(group_of, gold.named_gold, runs.gold_variants.about.hash),
-    )
-
-
-def _describe_strategy(
-    runs: ScoredRuns, name: str, claims: MissRateClaims, outcomes: RetrievalOutcomes
-) -> StrategyMissRates:
-    """Combine the claims of one strategy with the observed misses."""
-    gold, of, k = runs.gold, judge_runs(runs, name), runs.config.uncertainty.k
-    by, own_claims = claims.sources[name], claims.claims_of(name)
-    observed = {}
-    for target in TARGETS:
-        missed = of.missed(target, k)[:, None]
-        labels, level = [f"{target}_at_{k}"], runs.config.level
-        # A question without gold cannot be missed, even by a failed retrieval.
-        record = runs.aggregate(name, labels, missed, level, failed_value=1.0)[0]
-        none_judged = None if record.n_scored else "no question of this gold set can be judged"
-        observed[target] = figure_of(record, none_judged)
-    with_rate = own_claims[own_claims["miss_rate"].notna()]
-    return StrategyMissRates(
-        fingerprint=by.fingerprint,
-        status=by.status,
-        calibrator=by.calibrator,
-        n_claims=len(own_claims),
-        n_absent=len(own_claims) - len(with_rate),
-        observed=observed,
-        stated=_mean_stated(with_rate, outcomes.judged_of(name), gold.named_gold, by.status)
-        if by.status in SHOWN
-        else NotMeasured(reason=NOT_EARNED.format(status=by.status)),
-        outcomes=outcomes.strategies[name],
-        **({"reason": by.reason} if by.reason else {}),
-    )
-
-
-def _mean_stated(
-    claims: pd.DataFrame, outcome_rows: pd.DataFrame, gold: NamedGold, status: Status
-) -> Figure | NotMeasured:
-    """Average the claims of the judged questions.
-
-    The interval of a `prior` is the mean of the claims' bounds. They hold the spread of levels
-    between collections, which is common to all questions and far wider than their own spread.
-    """
-    usable = claims[claims["query_id"].isin(outcome_rows["query_id"])]
-    if usable.empty:
-        return NotMeasured(reason=NONE_JUDGED)
-    query, names = pd.factorize(usable["query_id"])
-    columns = ["miss_rate", "ci_low", "ci_high"]
-    shared = gold.of(names.tolist())
-    mean, low, high = aggregate(columns, usable[columns].to_numpy(), shared, query_of=query)
-    figure = figure_of(mean)
-    if status != "prior":
-        return figure
-    return figure.model_copy(update={"ci_low": number(low.value), "ci_high": number(high.value)})
-
-
-def _compare_all(
-    runs: ScoredRuns, claims: MissRateClaims, calibration: MissRateCalibration
-) -> tuple[MissComparison | None, str]:
-    """Compare all calibrated strategies; None with the reason when there is no comparison."""
-    names = [name for name in runs.names if calibration.strategies[name].validation is not None]
-    if len(names) < 2:  # noqa: PLR2004 - a pair
-        return None, f"{len(names)} strategies have enough outcomes; a comparison needs two"
-    misses, common = _misses(runs, claims, calibration, names)
-    if not common.any():
-        return None, "no question was judged for every strategy"
-    return compare(misses, runs.gold.shared.take(common)), ""
-
-
-def _misses(
-    runs: ScoredRuns, claims: MissRateClaims, calibration: MissRateCalibration, names: Sequence[str]
-) -> tuple[list[Misses], npt.NDArray[np.bool_]]:
-    """Collect misses and predictions of the questions that were judged for every strategy.
-
-    The questions have their original wording and the first seed. The outcomes are those of the
-    calibrator's fit, with corrections, because predictions must match their training data.
-
-    Returns
-    -------
-    list of Misses, bool [n_queries]
-        Misses by strategy, and the mask of their questions.
-    """
-    queries, columns = runs.gold.queries["query_id"], ["missed", "predicted", "heuristic_v0"]
-    fitted = calibration.predictions.set_index("claim_id")[["missed", "predicted"]].astype(float)
-    parts = {}
-    for name in names:
-        frame = original_claims(claims.claims_of(name), runs, name).set_index("claim_id")
-        of_fit = fitted.where(fitted["predicted"].notna()).reindex(frame.index)
-        frame = frame.assign(missed=of_fit["missed"], predicted=of_fit["predicted"])
-        parts[name] = frame.set_index("query_id").reindex(queries)[columns]
-    common = np.all([part["missed"].notna().to_numpy() for part in parts.values()], axis=0)
-    return [
-        Misses(name, *(part[column].to_numpy(dtype=np.float64)[common] for column in columns))
-        for name, part in parts.items()
-    ], common
-
-
-def _account_for_rounds(runs: ScoredRuns, name: str) -> IterativeAccount:
-    """Describe the rounds of an iterative strategy under the first seed."""
-    run, spec = runs.runs[name], Iterative.model_validate(runs.spec(name))
-    facts, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k
-    if facts is None or run.rounds is None or run.expansions is None:
-        raise RuntimeError(f"{name} was not run in rounds")
-    rounds, level = list(run.rounds), runs.config.level
-
-    def recall(rows: np.ndarray) -> FloatArray:
-        scores = score_strategy({0: rows.astype(np.int64)}, gold, [k])
-        return scores.column(level, f"R@{k}")
-
-    def mean_recall(rows: np.ndarray) -> float | None:
-        values = within_query(recall(rows)[:, None], gold.query_of, len(gold.queries))
-        return number(float(np.nanmean(values))) if np.isfinite(values).any() else None
-
-    harms = harm(rounds, run.expansions, recall, gold.shared.take(gold.query_of))
-    return IterativeAccount(
-        base=spec.base,
-        basis=facts.basis,
-        min_recall=spec.min_recall,
-        stops=facts.stops,
-        not_viable=facts.not_viable,
-        suggestions_failed=facts.suggestions_failed,
-        recall_before=mean_recall(rounds[0]),
-        recall_after=mean_recall(rounds[-1]),
-        k=k,
-        accounts=[account.as_json() for account in harms],
-        verdict=harms[0].verdict,
     )
 
 

@@ -40,12 +40,6 @@ from rag_eval.uncertainty.iterative import list_expansions
 from rag_eval.uncertainty.miss_rate_report import AnswerConfidences, CorpusCoverage
 
 
-def original_claims(claims: pd.DataFrame, runs: ScoredRuns, name: str) -> pd.DataFrame:
-    """Select the claims of the original wordings under the first seed."""
-    is_first = claims["seed"] == runs.first_seed(name)
-    return claims[(claims["paraphrase_id"] == ORIGINAL) & is_first]
-
-
 def summarize_answers(worth: AnswerWorth, named_gold: NamedGold) -> AnswerConfidences | NotMeasured:
     """Average the confidence values of the answers."""
     values_of = list(worth.by_query.values())

@@ -14,9 +14,14 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import FloatArray
+from rag_eval.core.arrays import FloatArray, number
 from rag_eval.core.config import CLAIMS, PRIOR_QUERIES, GoldSetConfig, Uncertainty
-from rag_eval.core.types import GoldSource, Status, Target
+from rag_eval.core.records import Absent, Figure
+from rag_eval.core.types import DISCOUNTING, TARGETS, GoldSource, Status, Target
+from rag_eval.gold.files import ORIGINAL
+from rag_eval.measures.intervals import aggregate
+from rag_eval.measures.overlap import NamedGold
+from rag_eval.measures.run_scores import AnyRuns, figure_of, judge_runs
 from rag_eval.uncertainty.calibrators import CalibratorInUse
 from rag_eval.uncertainty.estimator import (
     Miss,
@@ -27,6 +32,7 @@ from rag_eval.uncertainty.estimator import (
     prior_origin,
 )
 from rag_eval.uncertainty.heuristic import JudgedTexts, similar_history, with_history
+from rag_eval.uncertainty.miss_rate_report import AddedOutcomes, StrategyMissRates
 from rag_eval.uncertainty.outcome_records import MAX_NUMBER, RetrievalOutcome, Shown
 from rag_eval.uncertainty.outcomes import OutcomeStore, claim_id_of, new_outcome
 from rag_eval.uncertainty.signals import SIGNALS
@@ -207,3 +213,76 @@ def _make_outcomes(claims: pd.DataFrame, signals: pd.DataFrame) -> list[Retrieva
         )
         for claim, row in zip(claims.to_dict("records"), rows, strict=True)
     ]
+
+
+# ---- The miss rates of a strategy in the report: observed, and as stated.
+
+NONE_JUDGED: Final = "no question with a stated miss rate can be judged"
+NOT_EARNED: Final = "the stated miss rates are {status}, so their mean is not shown"
+SHOWN: Final = frozenset({*DISCOUNTING, "prior"})
+"""Statuses whose mean stated miss rate is shown, beside the status."""
+
+
+def describe_rates(
+    runs: AnyRuns,
+    name: str,
+    claims: pd.DataFrame,
+    source: RateSource,
+    *,
+    judged: pd.DataFrame,
+    added: AddedOutcomes,
+) -> StrategyMissRates:
+    """Combine the claims of one strategy with its observed misses.
+
+    `judged` has the claims that the gold judges, and `added` counts their new outcomes.
+    """
+    judgements, k = judge_runs(runs, name), runs.config.uncertainty.k
+    observed = {}
+    for target in TARGETS:
+        missed = judgements.missed(target, k)[:, None]
+        labels, level = [f"{target}_at_{k}"], runs.config.level
+        # A question without gold cannot be missed, even by a failed retrieval.
+        record = runs.aggregate(name, labels, missed, level, failed_value=1.0)[0]
+        none_judged = None if record.n_scored else "no question of this gold set can be judged"
+        observed[target] = figure_of(record, none_judged)
+    with_rate = claims[claims["miss_rate"].notna()]
+    return StrategyMissRates(
+        fingerprint=source.fingerprint,
+        status=source.status,
+        calibrator=source.calibrator,
+        n_claims=len(claims),
+        n_absent=len(claims) - len(with_rate),
+        observed=observed,
+        stated=_mean_stated(with_rate, judged, runs.gold.named_gold, source.status)
+        if source.status in SHOWN
+        else Absent(reason=NOT_EARNED.format(status=source.status)),
+        outcomes=added,
+        **({"reason": source.reason} if source.reason else {}),
+    )
+
+
+def _mean_stated(
+    claims: pd.DataFrame, judged: pd.DataFrame, gold: NamedGold, status: Status
+) -> Figure | Absent:
+    """Average the claims of the judged questions.
+
+    The interval of a `prior` is the mean of the claims' bounds. They hold the spread of levels
+    between collections, which is common to all questions and far wider than their own spread.
+    """
+    usable = claims[claims["query_id"].isin(judged["query_id"])]
+    if usable.empty:
+        return Absent(reason=NONE_JUDGED)
+    query, names = pd.factorize(usable["query_id"])
+    columns = ["miss_rate", "ci_low", "ci_high"]
+    shared = gold.of(names.tolist())
+    mean, low, high = aggregate(columns, usable[columns].to_numpy(), shared, query_of=query)
+    figure = figure_of(mean)
+    if status != "prior":
+        return figure
+    return figure.model_copy(update={"ci_low": number(low.value), "ci_high": number(high.value)})
+
+
+def original_claims(claims: pd.DataFrame, runs: AnyRuns, name: str) -> pd.DataFrame:
+    """Select the claims of the original wordings under the first seed."""
+    is_first = claims["seed"] == runs.first_seed(name)
+    return claims[(claims["paraphrase_id"] == ORIGINAL) & is_first]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, get_args
 
 import numpy as np
+import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, number
 from rag_eval.core.errors import InputError, Problem, quoted
@@ -24,6 +25,7 @@ from rag_eval.measures.intervals import (
 )
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.run_scores import AnyRuns, cutoffs_of, figure_of, judge_runs
+from rag_eval.uncertainty.claims import original_claims
 from rag_eval.uncertainty.miss_rate_report import (
     ComparedStrategy,
     MissComparison,
@@ -102,6 +104,35 @@ def compare(strategies: Sequence[Misses], gold: SharedGold) -> MissComparison:
         differences=_adjust(rows),
         n=len(gold),
     )
+
+
+def compare_stated(
+    runs: AnyRuns, claims_of: Mapping[str, pd.DataFrame], predictions: pd.DataFrame
+) -> tuple[MissComparison | None, str]:
+    """Compare all calibrated strategies; None with the reason when there is no comparison.
+
+    The questions are those that were judged for every strategy, in their original wording and under
+    the first seed. The outcomes are those of the fit (`predictions`), with corrections, because
+    predictions must match their training data. `claims_of` has the claims by strategy.
+    """
+    if len(claims_of) < 2:  # noqa: PLR2004 - a pair
+        return None, f"{len(claims_of)} strategies have enough outcomes; a comparison needs two"
+    queries, columns = runs.gold.queries["query_id"], ["missed", "predicted", "heuristic_v0"]
+    fitted = predictions.set_index("claim_id")[["missed", "predicted"]].astype(float)
+    fitted, parts = fitted.where(fitted["predicted"].notna()), dict[str, pd.DataFrame]()
+    for name, claims in claims_of.items():
+        frame = original_claims(claims, runs, name).set_index("claim_id")
+        of_fit = fitted.reindex(frame.index)
+        frame = frame.assign(missed=of_fit["missed"], predicted=of_fit["predicted"])
+        parts[name] = frame.set_index("query_id").reindex(queries)[columns]
+    common = np.all([part["missed"].notna().to_numpy() for part in parts.values()], axis=0)
+    if not common.any():
+        return None, "no question was judged for every strategy"
+    misses = [
+        Misses(name, *(part[column].to_numpy(dtype=np.float64)[common] for column in columns))
+        for name, part in parts.items()
+    ]
+    return compare(misses, runs.gold.shared.take(common)), ""
 
 
 def _describe(entry: Misses, gold: SharedGold) -> ComparedStrategy:

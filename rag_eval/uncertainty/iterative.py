@@ -26,12 +26,14 @@ from rag_eval.core.parts import Name
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.corpus.masking import mask_name
-from rag_eval.measures.intervals import paired_comparison
+from rag_eval.measures.intervals import paired_comparison, within_query
 from rag_eval.measures.overlap import SharedGold
+from rag_eval.measures.run_scores import AnyRuns, score_strategy
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext
 from rag_eval.uncertainty.gaps import mitigations
+from rag_eval.uncertainty.miss_rate_report import IterativeAccount
 from rag_eval.uncertainty.signals import RankedBatch
 
 if TYPE_CHECKING:
@@ -276,6 +278,38 @@ def harm(
         )
         accounts.append(account(name, by_strategy[name], before, after))
     return accounts
+
+
+def account_for_rounds(runs: AnyRuns, name: str) -> IterativeAccount:
+    """Describe the rounds of an iterative strategy under the first seed."""
+    run, spec = runs.runs[name], Iterative.model_validate(runs.spec(name))
+    facts, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k
+    if facts is None or run.rounds is None or run.expansions is None:
+        raise RuntimeError(f"{name} was not run in rounds")
+    rounds, level = list(run.rounds), runs.config.level
+
+    def recall(rows: Int32Array) -> FloatArray:
+        scores = score_strategy({0: rows.astype(np.int64)}, gold, [k])
+        return scores.column(level, f"R@{k}")
+
+    def mean_recall(rows: Int32Array) -> float | None:
+        values = within_query(recall(rows)[:, None], gold.query_of, len(gold.queries))
+        return number(float(np.nanmean(values))) if np.isfinite(values).any() else None
+
+    harms = harm(rounds, run.expansions, recall, gold.shared.take(gold.query_of))
+    return IterativeAccount(
+        base=spec.base,
+        basis=facts.basis,
+        min_recall=spec.min_recall,
+        stops=facts.stops,
+        not_viable=facts.not_viable,
+        suggestions_failed=facts.suggestions_failed,
+        recall_before=mean_recall(rounds[0]),
+        recall_after=mean_recall(rounds[-1]),
+        k=k,
+        accounts=[account.as_json() for account in harms],
+        verdict=harms[0].verdict,
+    )
 
 
 # ---- Fusion: the lists of several wordings become one ranking in which expansions weigh less

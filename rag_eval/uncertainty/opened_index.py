@@ -19,11 +19,12 @@ from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import DISCOUNTING
+from rag_eval.measures.run_scores import AnyRuns
 from rag_eval.retrieval.chroma import open_chroma
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, Places
 from rag_eval.retrieval.lexical import bm25s_engine
-from rag_eval.retrieval.ranking import Ranking
+from rag_eval.retrieval.ranking import Ranking, read_ranking
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex
 from rag_eval.storage.home import Home
 from rag_eval.storage.sql import open_store
@@ -41,7 +42,14 @@ from rag_eval.uncertainty.expansion import (
 )
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.iterative import HEURISTIC, Iterated, Iterative, iterate
-from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
+from rag_eval.uncertainty.signals import (
+    SIGNALS,
+    RankedBatch,
+    TermSpace,
+    batch_of_texts,
+    signals,
+)
+from rag_eval.uncertainty.traffic import Again
 
 SECOND_DEPTH = 100
 CALIBRATED = "calibrated"
@@ -298,3 +306,63 @@ def groups_of_wordings(
     pairs = zip(variants["query_id"], variants["group_id"], strict=True)
     groups = [group_of.get(query, group) for query, group in pairs]
     return dict(zip(variants["text"], groups, strict=True))
+
+
+# ---- Batches of a stored run, and claims of production traffic that are searched again.
+
+
+def stored_batches(runs: AnyRuns, opened: OpenIndex, name: str) -> dict[int, RankedBatch]:
+    """Make the batches of a stored run by seed, with variants as rows.
+
+    When all units of an external retriever are chunks of the corpus, the batches hold chunks.
+    Otherwise the batches hold units.
+    """
+    spec, texts = runs.spec(name), runs.gold_variants.texts
+    question = np.asarray(runs.gold.query_of, dtype=np.int64)
+    seeds, run = runs.runs[name].about.seeds, runs.runs[name].run
+    lists = {seed: read_ranking(run, seed, len(texts), runs.config.depth) for seed in seeds}
+    if spec.own_units:
+        units = runs.units(name)
+        chunk_of = units["chunk"].to_numpy()
+        if not len(chunk_of) or (chunk_of < 0).any():
+            unit_texts = units["text"].tolist()
+            return {
+                seed: dataclasses.replace(
+                    batch_of_texts(unit_texts, texts, ranking), question=question
+                )
+                for seed, ranking in lists.items()
+            }
+        for seed, ranking in lists.items():
+            rows = np.where(ranking.rows >= 0, chunk_of[np.maximum(ranking.rows, 0)], -1)
+            lists[seed] = dataclasses.replace(ranking, rows=rows.astype(np.int32))
+    batches = {seed: opened.batch(spec, texts, ranking) for seed, ranking in lists.items()}
+    return {seed: dataclasses.replace(batch, question=question) for seed, batch in batches.items()}
+
+
+AT_ONCE = 2000
+"""Questions in one search, because the lists of a large import may not fit in memory."""
+
+
+def search_again(runs: AnyRuns, opened: OpenIndex, name: str, texts: list[str]) -> dict[str, Again]:
+    """Search questions of traffic by a strategy, with their signals.
+
+    A question that fails, or that a file of vectors lacks, is left out. The trust filter
+    applies as for the gold set.
+    """
+    config, table, again = runs.config, opened.table, dict[str, Again]()
+    spec, steered_by = runs.spec(name), runs.runs[name].about.steered_by
+    strategy = opened.ready(spec, runs.gold_variants.variants, steered_by)
+    asked = [text for text in texts if opened.can_be_asked(spec, text)]
+    allowed = runs.admitted_chunks.passes if config.trust.filter else None
+    for start in range(0, len(asked), AT_ONCE):
+        part = asked[start : start + AT_ONCE]
+        ranking = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
+        values = signals(opened.batch(spec, part, ranking), config.uncertainty.k)
+        failed = np.zeros(len(part), dtype=bool) if ranking.failed is None else ranking.failed
+        for text, rows, row_signals, broken in zip(part, ranking.rows, values, failed, strict=True):
+            if not broken:
+                chunks = rows[rows >= 0].tolist()
+                chunk_ids = [str(table.chunk_ids[row]) for row in chunks]
+                doc_ids = [str(table.doc_ids[row]) for row in chunks]
+                again[text] = Again(chunk_ids, doc_ids, row_signals)
+    return again
