@@ -69,31 +69,6 @@ class Check:
         )
 
 
-def _index_identity(runner: Runner, _: Shown) -> Judgement:
-    """Compare every strategy's stored index_hash with the planned one."""
-    from rag_eval.pipeline.corpus import AdmittedChunks
-    from rag_eval.pipeline.index import CorpusIndex
-    from rag_eval.pipeline.open_strategies import identity_of
-
-    evaluation, admitted = runner.evaluation, runner.get(AdmittedChunks)
-    stored = runner.get(CorpusIndex).about.strategies
-    rows = [
-        {
-            "strategy": spec.name,
-            "planned": identity_of(evaluation, admitted, spec).index_hash,
-            "found": stored[spec.name].index_hash if spec.name in stored else None,
-        }
-        for spec in evaluation.config.strategies
-        if spec.runs_here
-    ]
-    different = [row for row in rows if row["planned"] != row["found"]]
-    return not different, {
-        "n_strategies": len(rows),
-        "n_different": len(different),
-        "index_hashes": Table(("strategy", "planned", "found"), [*different, *rows]),
-    }
-
-
 def _empty_index(_: Runner, error: InputError) -> list[Problem] | None:
     is_empty = any(problem.code == "empty_index" for problem in error.problems)
     return list(error.problems) if is_empty else None
@@ -120,11 +95,6 @@ OF_STAGES: Final = {
         "There is something to retrieve.",
         lambda _, shown: (True, {"n_chunks": shown["n_chunks"]}),
         _empty_index,
-    ),
-    "corpus_index": Check(
-        "index_identity_as_planned",
-        "The index that was opened is the one that follows from corpus, chunker and strategies.",
-        _index_identity,
     ),
     "gold_variants": Check(
         "gold_lint",

@@ -199,7 +199,7 @@ def test_schedule_requests_exactly_the_assets_and_checks_of_each_nightly_gold_se
         *("run", "answers", "citations", "answer_measures", "ragas_measures"),
     }
     assert {check.name for check in lexical.asset_check_keys} == {
-        *("index_not_empty", "index_identity_as_planned", "gold_lint", "acceptance_mrr"),
+        *("index_not_empty", "gold_lint", "acceptance_mrr"),
     }
     assert len({request.run_key for request in data.run_requests}) == 2
     assert "2024-02-29T02:00:00" in lexical.run_key

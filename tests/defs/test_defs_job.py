@@ -48,7 +48,7 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     )
     assert evaluate(open_gold_set(project.folder, settings)).report.content_hash == by_job
 
-    blocking = ("index_not_empty", "index_identity_as_planned", "gold_lint")
+    blocking = ("index_not_empty", "gold_lint")
     assert all(result.checks[name].passed for name in blocking)
     check = result.checks["acceptance_recall_at_5"]
     assert check.passed  # twelve questions are too few to judge, which is no fault

@@ -1,11 +1,6 @@
 """A stage is tried again while a store does not answer, and not after bad input."""
 
-import contextlib
 import dataclasses
-import socket
-import socketserver
-import threading
-from urllib.parse import urlsplit
 
 import dagster as dg
 import postgres_server
@@ -98,54 +93,3 @@ def test_bad_input_is_not_tried_again(team, instance):
     assert not ran.success
     assert restarts(ran.result) == []
     assert not ran.checks["gold_lint"].passed
-
-
-@pytest.fixture
-def proxy(postgres):
-    """Yield the port of a server that closes two connections, and then is PostgreSQL."""
-    outage, place = Outage(), urlsplit(postgres)
-
-    def pump(source, target):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    class Proxy(socketserver.BaseRequestHandler):
-        def handle(self):
-            if outage.lasts():
-                return
-            with socket.create_connection((place.hostname, place.port)) as server:
-                back = threading.Thread(target=pump, args=(server, self.request))
-                back.start()
-                pump(self.request, server)
-                back.join()
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Proxy) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
-
-
-def test_a_database_that_fails_twice_costs_no_night(team, instance, postgres, proxy):
-    address = team.settings.database_url.get_secret_value()
-    address = address.replace(f":{urlsplit(postgres).port}/", f":{proxy}/")
-    # libpq would ask for encryption in connections of their own
-    database = SecretStr(f"{address}?sslmode=disable&gssencmode=disable")
-    team.settings = team.settings.model_copy(update={"database_url": database})
-    ran = team.run(instance, [CORPUS])
-    assert ran.success
-    assert restarts(ran.result) == ["corpus__corpus_snapshot"] * FAILURES
-
-
-def test_a_chroma_server_that_is_away_is_asked_again(project, instance):
-    project.change(
-        "embedding: {model: lsa-16}}", "search: approximate, embedding: {model: lsa-16}}"
-    )
-    update = {"chroma_url": "http://127.0.0.1:9"}
-    project.settings = project.settings.model_copy(update=update)
-    index = dg.AssetKey(["corpus", "corpus_index"])
-    ran = project.run(instance, [CORPUS, *ADMITTED, index])
-    assert not ran.success
-    assert restarts(ran.result) == ["corpus__corpus_index"] * FAILURES

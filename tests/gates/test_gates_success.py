@@ -4,13 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.core.records import Absent, Figure
-from rag_eval.gates.gate import PreviousPart
-from rag_eval.measures.answers import AnswersPart
 from rag_eval.measures.overlap import NamedGold, SharedGold
-from rag_eval.measures.strategy_report import Latency, StrategyPart
-from rag_eval.reporting.report import Embeddings, Report
-from rag_eval.trust.trust_report import RetrievedTrust, TrustPart
 
 APART = SharedGold.of_groups(np.arange(4))
 
@@ -62,55 +56,3 @@ def test_hybrid_is_held_against_the_better_single_strategy(success, hybrid, bm25
     assert [one.verdict for one in best] == [verdict] * 2
     assert all("4 questions" in one.found for one in judged)
     assert all(one.ci_low <= one.value <= one.ci_high for one in judged)
-
-
-def judge_figures(
-    success,
-    *,
-    trust=(0.7, 0.65, 0.75),
-    cost=0.0,
-    answers=0.0,
-    rate=0.9,
-    changes=None,
-    previous=True,
-):
-    """Judge a run with these figures; return criterion -> verdict."""
-    names = ("value", "ci_low", "ci_high")
-    figure = Figure.model_construct(**dict(zip(names, trust, strict=True)), n_scored=9)
-    before = PreviousPart.model_construct(changes=changes or {})
-    usage = AnswersPart.model_construct(
-        usage={"cost_per_1k": answers}, faithfulness=Figure.model_construct(value=0.5)
-    )
-    report = Report.model_construct(
-        answers=usage if answers else Absent(reason="no answers"),
-        trust=TrustPart.model_construct(
-            retrieved={"hybrid": RetrievedTrust.model_construct(avg_trust=figure)}
-        ),
-        previous=before if previous else None,
-        cacheHitRate=rate,
-        embeddings=Embeddings.model_construct(needed=10),
-    )
-    latency = Latency.model_construct(p95=5.0, n=4)
-    part = StrategyPart.model_construct(name="hybrid", cost_per_1k=cost, latency_ms=latency)
-    return {one.criterion: one.verdict for one in success._judge_figures(report, part)}
-
-
-@pytest.mark.parametrize(
-    ("criterion", "figures", "verdict"),
-    [
-        ("average trust", {"trust": (0.7, 0.6, 0.8)}, "met"),
-        ("average trust", {"trust": (0.7, 0.59, 0.8)}, "not met"),
-        ("average trust", {"trust": (0.7, None, None)}, "met"),
-        ("cost", {}, "not applicable"),
-        ("cost", {"cost": 0.1}, "met"),
-        ("cost", {"cost": 0.1, "answers": 5.0}, "not met"),
-        ("cache hit rate", {}, "not applicable"),
-        ("cache hit rate", {"previous": False}, "not applicable"),
-        ("cache hit rate", {"changes": {"corpus": "2 documents changed"}}, "met"),
-        ("cache hit rate", {"changes": {"corpus": "2 documents changed"}, "rate": 0.1}, "not met"),
-    ],
-)
-def test_a_figure_is_judged_by_its_bound_and_only_where_it_applies(
-    success, criterion, figures, verdict
-):
-    assert judge_figures(success, **figures)[criterion] == verdict
