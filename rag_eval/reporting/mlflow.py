@@ -1,12 +1,10 @@
 """The MLflow record of an evaluation: one parent run, and one child run for each strategy.
 
-The inputs of the parent run are the corpus and the gold set. Its artifacts are the files of the
-report. The report is on disk before the record starts, so that no failure here loses the report. No
-other file imports mlflow.
+The artifacts of the parent run are the files of the report. The report is on disk before the
+record starts, so that no failure here loses the report. No other file imports mlflow.
 """
 
 import contextlib
-import json
 import logging
 import os
 import tempfile
@@ -20,13 +18,13 @@ from rag_eval.core.types import Level
 from rag_eval.gates.gate import count_gates
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.reporting.report import Report
-from rag_eval.reporting.tables import code
-from rag_eval.reporting.terminal import estimate
+from rag_eval.reporting.report_tables import Page
+from rag_eval.reporting.tables import Cursor, code
+from rag_eval.reporting.terminal import strategies_table
 from rag_eval.storage.secrets import shown_service
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput
 
 EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
@@ -34,8 +32,6 @@ PORT = 5000
 """Port of the MLflow UI that `make ui` starts."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag that opens the MLflow UI on runs and metrics, because the experiment has no traces."""
-_VIEW = "rag-eval"
-"""Name of the view that the links open. It shows metrics; MLflow's first view shows none."""
 _SQLITE = "sqlite:///"
 
 
@@ -103,35 +99,16 @@ def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
 
 def _describe_run(report: Report) -> str:
     """Write the Markdown at the top of a run's MLflow page: verdict, strategies, inputs, gates."""
-    level, part, gold, index = (
-        report.evaluation.level,
-        report.uncertainty,
-        report.gold,
-        report.index,
-    )
+    gold, index = report.gold, report.index
     verdict = count_gates((gate.required, gate.status) for gate in report.gates)
-    target = f"{part.target}@{part.k}"
-    rows = []
-    # MLflow shows the first rows only until a person asks for more.
-    for entry in sorted(report.strategies, key=lambda entry: entry.name != report.strategy):
-        recall, rank = (entry.measure(label, level) for label in ("R@10", "RR"))
-        missed = part.strategies[entry.name].observed[part.target]
-        name = code(entry.name) + (" (primary)" if entry.name == report.strategy else "")
-        figures = " | ".join(map(estimate, (recall, rank, missed)))
-        rows.append(f"| {name} | {figures} | {recall.n_scored}/{recall.n_attempted} |")
-    table = "\n".join(rows)
+    strategies = strategies_table(report, Page(Cursor(report.dump())))
     failed = [code(gate.id) for gate in report.gates if not gate.is_fine]
     return f"""
 **{verdict or "No gate is configured"}**
 
-| strategy | R@10 | RR | observed {target} | scored |
-|---|---|---|---|---|
-{table}
-
-95 % intervals over {gold.n_groups_answerable} groups of answerable questions, {level} level.
-Measured on {code(gold.name)}: {gold.n_queries} questions
-({gold.n_queries - gold.n_answerable} unanswerable) over {code(index.rev)},
-{index.n_documents:,} documents in {index.n_chunks:,} chunks.
+{strategies.markdown()}
+{strategies.caption}. Gold set {code(gold.name)} over {code(index.rev)}:
+{index.n_documents:,} documents.
 
 Open the artifact **index.html** for the whole report and its questions.
 
@@ -180,16 +157,7 @@ def _runs_page(uri: str, experiment_id: str) -> str:
     """
     is_server = uri.startswith(("http:", "https:"))
     server = shown_service(uri).rstrip("/") if is_server else f"http://127.0.0.1:{PORT}"
-    return f"{server}/#/experiments/{experiment_id}/runs?viewStateShareKey={_VIEW}"
-
-
-def _show_metrics(client: "MlflowClient", experiment_id: str, report: Report) -> None:
-    """Store the view that the links open, with the headline metrics as columns of the run list."""
-    part = report.uncertainty
-    shown = [f"{part.target}_at_{part.k}", "mrr", "recall_at_10"]
-    columns = ["attributes.`Created`", *(f"metrics.`{name}`" for name in shown)]
-    state = json.dumps({"selectedColumns": columns})
-    client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{_VIEW}", state)
+    return f"{server}/#/experiments/{experiment_id}/runs"
 
 
 def record(
@@ -220,7 +188,6 @@ def record(
         experiment_id = client.create_experiment(f"{EXPERIMENT}/{gold_set}", place, KIND)
     else:
         experiment_id = experiment.experiment_id
-    _show_metrics(client, experiment_id, report)
     all_tags, level = _tags(report, tags), report.evaluation.level
     with _started_run(client, experiment_id, report.run_id) as parent:
         figures = (
@@ -236,7 +203,6 @@ def record(
             "n_chunks": report.index.n_chunks,
         }
         _log(client, parent, figures, params, all_tags)
-        client.log_inputs(parent, _inputs(report, gold_set))
         for entry in report.strategies:
             with _started_run(client, experiment_id, entry.name, parent) as child:
                 figures = strategy_metrics(entry, level) | _miss_rate_metrics(report, entry.name)
@@ -289,20 +255,3 @@ def _log(
         params=[Param(key, str(value)[:MAX_PARAM]) for key, value in params.items()],
         tags=[RunTag(key, value) for key, value in tags.items()],
     )
-
-
-def _inputs(report: Report, gold_set: str) -> list["DatasetInput"]:
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-
-    index, gold = report.index, report.gold
-    corpus = {"rev": index.rev, "n_documents": index.n_documents, "n_chunks": index.n_chunks}
-    questions = {"n_queries": gold.n_queries, "n_paraphrases": gold.n_paraphrases}
-    inputs = []
-    for kind, digest, profile in (
-        ("corpus", index.chunks_hash, corpus),
-        ("gold", gold.hash, questions),
-    ):
-        source = {"source_type": "rag_eval", "source": json.dumps({"hash": digest})}
-        dataset = Dataset(f"{gold_set}/{kind}", digest[:36], profile=json.dumps(profile), **source)
-        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", kind)]))
-    return inputs

@@ -102,7 +102,7 @@ def _worth(n_effective: float) -> str:
     )
 
 
-def _strategies(report: Report, page: Page) -> Parts:
+def strategies_table(report: Report, page: Page) -> Table:
     """Show figures of the strategies, the primary one first, and differences from it."""
     label, target = SHOWN[0], report.uncertainty.target
     differences = {}
@@ -128,8 +128,13 @@ def _strategies(report: Report, page: Page) -> Parts:
         f"Strategies, {report.evaluation.level} level, {record.n_scored} of {record.n_attempted} "
         f"questions, worth {_worth(record.n_effective)}; 95 % intervals; * primary"
     )
-    yield Table.of("strategies", caption, columns, rows[:_MAX_ROWS])
-    if (more := len(rows) - _MAX_ROWS) > 0:
+    return Table.of("strategies", caption, columns, rows)
+
+
+def _strategies(report: Report, page: Page) -> Parts:
+    table = strategies_table(report, page)
+    yield dataclasses.replace(table, rows=table.rows[:_MAX_ROWS])
+    if (more := len(table.rows) - _MAX_ROWS) > 0:
         yield f"{more} more strategies: rag-eval show"
     clear = [
         quoted(row.b if row.a == report.strategy else row.a)

@@ -275,7 +275,7 @@ def test_latency_cost_and_approximate_search(made):
 
 
 def test_stability_holds_what_was_measured(report):
-    panel, html = rendered("stability", report)
+    panel, _ = rendered("stability", report)
     about = report["stability"]["strategies"]["bm25"]
     found = rows(panel, "stability-wordings")[0]
     assert found["strategy"] == "bm25"
@@ -285,8 +285,6 @@ def test_stability_holds_what_was_measured(report):
     assert int(convergent) == about["lambda"]["convergent"]["n"]
     flips = [row["wording"] for row in rows(panel, "flips") if row["strategy"] == "bm25"]
     assert flips == ["original"]
-    assert about["reasons"]
-    assert all(one["cause"] in html.replace("&#39;", "'") for one in about["reasons"].values())
 
 
 def test_stability_says_whether_a_seed_matters(report):

@@ -92,9 +92,7 @@ def stability(page: Page) -> Panel:
     shown = {
         "wordings": _wordings_table(page),
         "by_wording": _by_wording_table(page),
-        "changes": _hit_changes_table(page),
         "states": _states_table(page),
-        "reasons": _state_reasons_table(page),
         "flips": _flips_table(page),
         "distance": _distances_table(page),
     }
@@ -254,17 +252,6 @@ def _states_table(page: Page) -> Table:
     return page.table("lambda-states", "States of the questions with gold", columns, rows)
 
 
-def _state_reasons_table(page: Page) -> Table:
-    """Show why questions are in their state."""
-    rows = [
-        {"strategy": name, "found": code.replace("_", " "), "reason": reason}
-        for name, entry in page.by_strategy("stability", "strategies")
-        for code, reason in entry["reasons"].items()
-    ]
-    columns = "strategy | found | questions = reason.n | likely cause = reason.cause"
-    return page.table("lambda-reasons", "Why questions are in their state", columns, rows)
-
-
 MAX_PAIRS: Final = 20
 """Largest number of wording pairs that the table of flips shows for a strategy."""
 
@@ -306,18 +293,6 @@ def _wordings_table(page: Page) -> Table:
         | effective = entry.recall_at_10_by_wording.mean.n_effective :1"""
     caption = "What the wording and the seed decide, 95 % intervals"
     return page.table("stability-wordings", caption, columns, rows)
-
-
-def _hit_changes_table(page: Page) -> Table:
-    """Show the share of questions whose hit changes with the wording or the seed."""
-    rows = page.rows_by_strategy("stability", "strategies")
-    path = "entry.hit_changes_with_wording"
-    cutoffs = list(rows[0]["entry"]["hit_changes_with_wording"].value) if rows else []
-    figures = " | ".join(f"{key.replace('hit_at_', 'hit@')} = {path}.{key} :2" for key in cutoffs)
-    columns = f"""strategy | {figures} | questions = {path}.hit_at_10.n_scored
-        | effective = {path}.hit_at_10.n_effective :1"""
-    caption = "Share of questions whose hit changes with the wording or the seed"
-    return page.table("hit-changes", caption, columns, rows)
 
 
 def _distances_table(page: Page) -> Table:
