@@ -270,7 +270,6 @@ class _Case:
         if objections:
             return objections
         self.answer = dataclasses.replace(answer, text=candidate.text, findings=findings)
-        self.counts.update(f"finding.{finding.source}.{finding.kind}" for finding in findings)
         if self._plugins.postprocessors:
             reworded = candidate.text != answer.text
             self._add_event("question.postprocessed", reworded=reworded, findings=len(findings))
@@ -456,8 +455,8 @@ MAX_NAMED = 20
 class AnswerRun:
     """Answers in the order of the questions, with preflights, event lines and counts.
 
-    Preflights of reruns come last. The counts have questions, attempts, schema_retries,
-    adaptive_reruns, and finding.<postprocessor>.<kind>.
+    Preflights of reruns come last. `counts` has attempts, schema_retries and adaptive_reruns,
+    `findings` the number of findings by <postprocessor>.<kind>.
     """
 
     answers: tuple[Answer, ...]
@@ -465,6 +464,7 @@ class AnswerRun:
     rejected: tuple[Rejected, ...]
     events: tuple[str, ...]
     counts: dict[str, int]
+    findings: dict[str, int]
 
 
 def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
@@ -576,7 +576,9 @@ def answer_questions(
             case.quote(tools.extract, tools.library)
     _finish(cases, llm, tools, on_end)
     outcomes = Counter(case.answer.outcome for case in cases)
-    counts = Counter(questions=len(cases), attempts=0, schema_retries=0, adaptive_reruns=0)
+    extracted = itertools.chain.from_iterable(case.answer.findings for case in cases)
+    findings = Counter(f"{finding.source}.{finding.kind}" for finding in extracted)
+    counts = Counter(attempts=0, schema_retries=0, adaptive_reruns=0)
     for case in cases:
         counts.update(case.counts, attempts=case.answer.attempts)
         events.lines += case.log.lines
@@ -593,5 +595,6 @@ def answer_questions(
         (*gathered, *(record for case in cases for record in case.reruns)),
         tuple(row for case in cases for row in case.rejected),
         tuple(events.lines),
-        dict(sorted(counts.items())),
+        dict(counts),
+        dict(sorted(findings.items())),
     )

@@ -185,18 +185,6 @@ class Usage:
     cost: float
     saved_cost: float
 
-    def __add__(self, other: "Usage") -> "Usage":
-        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
-        return Usage(*(a + b for a, b in zip(mine, theirs, strict=True)))
-
-
-@dataclasses.dataclass(frozen=True)
-class AnswerUsage(Usage):
-    """Usage of the endpoint in a run; `cost_per_1k` is the uncached cost of 1,000 questions."""
-
-    n_questions: int
-    cost_per_1k: float
-
 
 class ChatClient:
     """Ask one endpoint, from any number of threads.
@@ -236,12 +224,6 @@ class ChatClient:
         )
         names = [field.name for field in dataclasses.fields(Usage) if "cost" not in field.name]
         return Usage(**{name: counts[name] for name in names}, cost=cost, saved_cost=saved)
-
-    def usage_of(self, n_questions: int) -> AnswerUsage:
-        """Return the counts and costs of a run over so many questions."""
-        paid = self.usage()
-        per_1k = 1000 * (paid.cost + paid.saved_cost) / max(n_questions, 1)
-        return AnswerUsage(**dataclasses.asdict(paid), n_questions=n_questions, cost_per_1k=per_1k)
 
     def ask(self, messages: Sequence[Message]) -> Reply:
         """Return the reply, from the cache if possible; raises ChatError after all retries."""

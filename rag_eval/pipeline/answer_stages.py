@@ -8,7 +8,7 @@ import pandas as pd
 from pydantic_core import to_jsonable_python
 
 from rag_eval.answers.answering import AbortedError, Rejected, Tools, answer_questions
-from rag_eval.answers.chat import AnswerUsage, ChatCache, ChatClient
+from rag_eval.answers.chat import ChatCache, ChatClient, Usage
 from rag_eval.answers.evidence import (
     Library,
     PreflightRecord,
@@ -66,11 +66,13 @@ class AnswerFacts:
 
     strategy: str
     modes: list[str]
-    counts: dict[str, int]
+    model: str | None
     hash: str
-    model: str
-    warnings: list[LintWarning]
+    n_questions: int
+    attempts: dict[str, int]
+    findings: dict[str, int]
     abstain_below: float | None
+    warnings: list[LintWarning]
 
 
 class AnswerSet(Result):
@@ -85,29 +87,18 @@ class AnswerSet(Result):
     stated: dict[str, list[Payload | None]] = json_part()
     events: bytes = file_part("events.log")
     about: AnswerFacts = json_part()
-    usage: AnswerUsage | None = json_part(volatile=True, default=None)
+    usage: Usage | None = json_part(volatile=True, default=None)
 
     def report_part(self, _: Work) -> dict[str, Any]:
         """Give who answered and how, what it cost, and the warnings about a file of outputs."""
-        facts, prefix = self.about, "finding."
-        attempts = ("attempts", "schema_retries", "adaptive_reruns")
-        part: dict[str, Any] = {
-            "strategy": facts.strategy,
-            "modes": facts.modes,
-            "model": facts.model or None,
-            "hash": facts.hash,
-            "n_questions": facts.counts["questions"],
-            "attempts": {name: facts.counts.get(name, 0) for name in attempts},
-            "abstain_below": facts.abstain_below,
-            "usage": {} if self.usage is None else dataclasses.asdict(self.usage),
-        }
-        findings = {
-            name.removeprefix(prefix): n
-            for name, n in facts.counts.items()
-            if name.startswith(prefix)
-        }
-        part |= {"findings": findings} if findings else {}
-        return {"answers": part, "gold": {"warnings": facts.warnings}}
+        part: dict[str, Any] = {**vars(self.about), "usage": {}}
+        warnings, n = part.pop("warnings"), self.about.n_questions
+        if not self.about.findings:
+            del part["findings"]
+        if (usage := self.usage) is not None:
+            per_1k = 1000 * (usage.cost + usage.saved_cost) / max(n, 1)
+            part["usage"] = {**dataclasses.asdict(usage), "n_questions": n, "cost_per_1k": per_1k}
+        return {"answers": part, "gold": {"warnings": warnings}}
 
 
 def has_answers(config: GoldSetConfig) -> bool:
@@ -222,13 +213,15 @@ def answer_gold_set(
         about=AnswerFacts(
             strategy=strategy,
             modes=sorted(modes),
-            counts=answered.counts,
+            n_questions=n,
+            attempts=answered.counts,
+            findings=answered.findings,
             hash=digest(to_jsonable_python(hashed)),
-            model=endpoint.model if endpoint else "",
+            model=endpoint.model if endpoint else None,
             warnings=report_warnings(warnings.listed(), work.base),
             abstain_below=None if extract is None else answers.abstain_below,
         ),
-        usage=None if chat is None else chat.usage_of(n),
+        usage=None if chat is None else chat.usage(),
     )
 
 

@@ -237,7 +237,6 @@ def test_one_questions_failures_never_stop_another():
         ("q6", "failed", "bad_characters"),
         ("q7", "answered"),
     ]
-    assert found.counts["questions"] == 8
     assert found.events[-1] == "event=run.done questions=8 answered=2 failed=5 attempts=12"
 
 
