@@ -119,18 +119,14 @@ def sentences_of(text: str) -> list[Sentence]:
 
 _INVERTED = _LISTS["inverted"]
 _AUXILIARY = _INVERTED | {"'s", "be"}
-_FINITE = _AUXILIARY | _LISTS["finite"]
-_OTHER_ENDINGS = tuple(_LISTS["other_endings"])
-_NEGATED = frozenset(("don't", "dont", "never"))
-_LETS = frozenset(("let", "let's", "lets"))
+_FORBIDS = frozenset(("don't", "dont", "never", "let", "let's", "lets"))
 _NO_OBJECT = frozenset(("of", "and", "or", ":", "=", "(", ")", ","))
 _ADDRESS = frozenset(("you", "your", "yours", "yourself", "me", "my"))
 _ASKED_OF_READER = frozenset(("can", "could", "would", "will"))
 _BROKEN = frozenset(".,;)]}>")
 _TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[?？¿,:;=()]")
 _ENDS_ASKING = re.compile(r"[?？؟][\"'”’»)\]\s!.…]*\Z")
-_PHRASE, _OPENINGS, _SUBJECT, _READ = 20, 8, 5, 600
-_BEGINNING, _SHORT, _END_CHARACTERS = 8, 14, 12
+_OPENINGS, _READ, _BEGINNING, _SHORT, _END_CHARACTERS = 8, 600, 8, 14, 12
 
 
 class SentenceForm(NamedTuple):
@@ -141,45 +137,17 @@ class SentenceForm(NamedTuple):
     addresses: bool
 
 
-def _begins_task(words: list[str], lowered: list[str]) -> bool:
-    """Tell whether the first word, a verb of tasks, is an order, not a noun or adjective."""
-    first, following = lowered[0], lowered[1] if len(lowered) > 1 else ""
-    is_adjective = first in _LISTS["adjectives_too"]
-    if following in _LISTS["objects"] or not (first in _LISTS["nouns_too"] or is_adjective):
-        return True
-    if is_adjective or (
-        following in _LISTS["prepositions"] and first not in _LISTS["takes_preposition"]
-    ):
-        return False
-    # "Research groups have" and "State Route 41 ends" begin with a subject of several words
-    is_name = len(words) > 1 and words[1][:1].isupper() and words[1] != "I"
-    return not is_name and not any(
-        word in _FINITE or word.endswith("ed") for word in lowered[1 : 1 + _SUBJECT]
-    )
-
-
-def _may_be_base_form(word: str) -> bool:
-    """Tell by the letters whether a word may be a verb in its base form."""
-    plural = word.endswith("s") and not word.endswith("ss")
-    other = plural or word.endswith(_OTHER_ENDINGS)
-    return word not in CLOSED_CLASS and word.isalpha() and not other
-
-
 def _orders(words: list[str], lowered: list[str]) -> bool:
     """Tell whether the words of a sentence, without openings, begin like an order."""
-    first, following, third = (*lowered[:3], "", "")[:3]
-    if first in _NEGATED:
-        return following in TASK_VERBS or (bool(third) and _may_be_base_form(following))
-    if first in _LETS or (first == "do" and following == "not"):
+    first, following = (*lowered[:2], "")[:2]
+    if first in _FORBIDS or (first == "do" and following == "not"):
         return following != "alone"
-    # an acronym or a letter is a name; "state is" and "use of" mention a thing
-    if words[0].isupper() or len(first) == 1 or following in _AUXILIARY or following in _NO_OBJECT:
+    # an acronym is a name; "state is" and "use of" mention a thing
+    is_mention = words[0].isupper() or following in _AUXILIARY or following in _NO_OBJECT
+    if is_mention or first not in TASK_VERBS:
         return False
-    if first in TASK_VERBS:
-        return _begins_task(words, lowered)
-    # skip a particle, as in "break down the" and "look up what"
-    target = third if following in _LISTS["particles"] and third else following
-    return target in _LISTS["objects"] and _may_be_base_form(first)
+    is_other = first in _LISTS["nouns_too"] or first in _LISTS["adjectives_too"]
+    return not is_other or following in _LISTS["objects"] or first in _LISTS["takes_preposition"]
 
 
 def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
@@ -218,16 +186,6 @@ def form_of(sentence: str) -> SentenceForm:
     at, limit = 0, min(len(words) - 1, _OPENINGS)
     while at < limit and (lowered[at] in openings or lowered[at] in {",", ":"}):
         at += 1
-    # "In your answer, name ...": a phrase that addresses the reader comes before the order
-    phrase = lowered[at : at + _PHRASE]
-    if phrase and phrase[0] in _LISTS["phrase_openings"] and "," in phrase:
-        comma = lowered.index(",", at)
-        after = comma + 1
-        while after < len(words) - 1 and lowered[after] in openings:
-            after += 1
-        near = [*lowered[at:comma], *lowered[after : after + 3]]
-        if after < len(words) and not _ADDRESS.isdisjoint(near):
-            at = after
     remaining, small = words[at:], lowered[at:]
     if not remaining:
         return SentenceForm(asks=False, orders=False, addresses=addresses)
