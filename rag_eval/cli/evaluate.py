@@ -25,7 +25,7 @@ from rag_eval.cli.app import (
     progress_for,
     report_errors,
 )
-from rag_eval.core.errors import format_count
+from rag_eval.core.errors import format_count, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -169,13 +169,13 @@ def init(
         ask = _draft_by_endpoint(settings) if llm else draw_drafts
         if gold is not None:
             ask = functools.partial(read_questions, gold)
-        count, skipped = init_gold_set(folder, docs, ask)
+        count, broken = init_gold_set(folder, docs, ask)
         if not is_listed:
             list_corpus_root(Path(SETTINGS_FILE), docs)
     what = "drafts" if gold is None else f"questions of {gold}"
     typer.echo(f"wrote {folder} with {count} {what}")
-    for line in skipped:
-        typer.echo(f"skipped {line}")
+    for path, reason in sorted(broken.items()):
+        typer.echo(f"skipped {quoted(path)}: {reason}")
     if not is_listed:
         typer.echo(
             f"added {docs.resolve()} to corpus_roots in {SETTINGS_FILE}: gold sets may read files "

@@ -31,7 +31,6 @@ from rag_eval.core.types import Message, Reply
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import LoadedCorpus, load_corpus
-from rag_eval.corpus.source import list_files
 from rag_eval.gold.configuration import CONFIG_FILE
 from rag_eval.gold.files import ANCHORS, GoldText, rows_of
 from rag_eval.gold.lint import DRAFT
@@ -321,13 +320,6 @@ def _write(
 # ---- The new folder.
 
 
-class Started(NamedTuple):
-    """The number of questions of a new gold set, and lines on the files that are no documents."""
-
-    n_questions: int
-    skipped: list[str]
-
-
 def _load_readable(docs: Path) -> tuple[LoadedCorpus, dict[str, str]]:
     """Load the documents, without the files that cannot be read: path -> reason."""
     folder = Folder(loader="folder", path=".")
@@ -348,24 +340,13 @@ def _load_readable(docs: Path) -> tuple[LoadedCorpus, dict[str, str]]:
             raise error from None
 
 
-def _list_skipped(docs: Path, corpus: LoadedCorpus, broken: Mapping[str, str]) -> list[str]:
-    """Name the files that cannot be read, and count the other files that are no documents."""
-    others = Counter(
-        path.suffix.lower() or "no ending"
-        for path in list_files(docs)
-        if path.relative_to(docs).as_posix() not in {*corpus.documents["doc_id"], *broken}
-    )
-    counts = ", ".join(f"{count:,} {ending}" for ending, count in sorted(others.items()))
-    lines = [f"{quoted(name)}: {reason}" for name, reason in sorted(broken.items())]
-    return [*lines, f"files that are no documents: {quoted(counts, 300)}"] if others else lines
-
-
 def init_gold_set(
     target: Path, docs: Path, ask: Callable[[LoadedCorpus], Sequence[Question]] = draw_drafts
-) -> Started:
+) -> tuple[int, dict[str, str]]:
     """Write a new gold set with the questions that `ask` makes.
 
-    A file that cannot be read is left out, which the configuration and the result say.
+    Returns their number, and the files that cannot be read with the reason. The configuration
+    leaves these files out.
 
     The gold set trusts the domain of the documents, if all their addresses are of one domain.
     The gold set has the name of the folder `target`. The folder appears whole or not at all, and no
@@ -396,7 +377,7 @@ def init_gold_set(
     except OSError as error:
         message = f"the gold set cannot be written: {quoted(str(error))}"
         raise InputError.of("unwritable_folder", message, target) from error
-    return Started(len(questions), _list_skipped(docs, corpus, broken))
+    return len(questions), broken
 
 
 def list_corpus_root(settings_file: Path, root: Path) -> None:

@@ -109,7 +109,7 @@ def manual(tmp_path):
 
 def read(path, text, docs):
     path.write_text(text, encoding="utf-8")
-    return init_gold_set(path.parent / "mine", docs, partial(read_questions, path)).n_questions
+    return init_gold_set(path.parent / "mine", docs, partial(read_questions, path))[0]
 
 
 def test_questions_of_a_csv_file_become_a_gold_set(tmp_path, manual):
@@ -158,21 +158,14 @@ def test_a_csv_file_needs_its_header(tmp_path, manual, text, code):
     assert caught.value.problems[0].code == code
 
 
-def test_a_mixed_folder_says_what_it_skips(tmp_path, manual):
-    for at in range(7):
-        (manual / f"picture{at}.png").write_bytes(b"\x89PNG")
-    (manual / ".git").mkdir()
-    (manual / "LICENSE").write_text("MIT")
-    (manual / "empty.md").write_text(" ")
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path, manual):
+    (manual / "picture.png").write_bytes(b"\x89PNG")
     (manual / "broken.pdf").write_bytes(b"%PDF-1.4 broken")
     (manual / "latin.txt").write_bytes(b"caf\xe9")
-    (manual / "page.html").write_text("<h1>Page</h1><p>To open it, press the key.</p>")
     target = tmp_path / "sets" / "mine"
-    skipped = init_gold_set(target, manual).skipped
-    assert skipped[0].startswith("broken.pdf: the PDF cannot be read")
-    assert skipped[1].startswith("latin.txt: ")
-    assert skipped[2:] == ["files that are no documents: 7 .png, 1 no ending"]
+    _, broken = init_gold_set(target, manual)
+    assert broken.keys() == {"broken.pdf", "latin.txt"}
+    assert "PDF cannot be read" in broken["broken.pdf"]
     spec = load_config(target).corpus
     assert spec.exclude == ("broken.pdf", "latin.txt")
-    ids = load_corpus(spec, target).documents["doc_id"].tolist()
-    assert ids == ["a.md", "b.txt", "empty.md", "page.html"]
+    assert load_corpus(spec, target).documents["doc_id"].tolist() == ["a.md", "b.txt"]

@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import Field
 
@@ -39,46 +39,32 @@ from rag_eval.storage.hashing import text_hash
 # ---- Which distribution holds a package, without importing it
 
 
-class Installed(NamedTuple):
-    """An installed package."""
-
-    version: str
-    content: str
-    """Hash of the distribution's RECORD."""
-    author: str = ""
-
-
 def _installed_folders() -> list[str]:
     """List the folders of installed packages; paths that a .pth file adds are not among them."""
     user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     return [*site.getsitepackages(), *user]
 
 
-def _find_record(distribution: metadata.Distribution, package: str) -> str | None:
-    """Return the text of RECORD; None unless RECORD lists files of this package."""
-    record = distribution.read_text("RECORD")
-    pattern = rf"^{re.escape(package)}(?:/|\.[^/]+?,)"
-    return record if record is not None and re.search(pattern, record, re.MULTILINE) else None
+def _refuse(code: str, message: str, field: str, value: str, accepted: str) -> InputError:
+    return InputError.of(code, message, field=f"corpus.{field}", found=value, accepted=accepted)
 
 
-def _find_distribution(package: str) -> metadata.Distribution:
-    """Find the distribution whose RECORD lists the package; raises InputError.
+def _find_distribution(package: str) -> tuple[metadata.Distribution, str]:
+    """Find the distribution whose RECORD lists the package, with its RECORD; raises InputError.
 
     The RECORD of an editable distribution lists no module.
     """
+    lists_package = re.compile(rf"^{re.escape(package)}(?:/|\.[^/]+?,)", re.MULTILINE)
     for name in (package, None):  # all distributions come last: this reads every RECORD
         context = metadata.DistributionFinder.Context(name=name, path=_installed_folders())
         every = metadata.distributions(context=context)
         for distribution in sorted(every, key=lambda candidate: candidate.name):
-            if _find_record(distribution, package) is not None:
-                return distribution
+            record = distribution.read_text("RECORD")
+            if record is not None and lists_package.search(record):
+                return distribution, record
     message = "no distribution that is installed in the environment holds this package"
     accepted = "the import name of an installed package, which is not editable"
     raise _refuse("not_installed", message, "package", package, accepted)
-
-
-def _refuse(code: str, message: str, field: str, value: str, accepted: str) -> InputError:
-    return InputError.of(code, message, field=f"corpus.{field}", found=value, accepted=accepted)
 
 
 def _find_author(distribution: metadata.Distribution) -> str:
@@ -87,13 +73,6 @@ def _find_author(distribution: metadata.Distribution) -> str:
     names = [name for name, _ in email.utils.getaddresses(list(addresses))]
     authors = map(str, distribution.metadata.get_all("Author") or names)
     return ", ".join(filter(None, authors))
-
-
-def find_package(package: str) -> Installed:
-    """Find the installed package, or raise InputError."""
-    distribution = _find_distribution(package)
-    record = _find_record(distribution, package) or ""
-    return Installed(distribution.version, text_hash(record), _find_author(distribution))
 
 
 # ---- Imports
@@ -106,7 +85,7 @@ def _list_modules(package: str) -> ModuleFiles:
     """List the modules that the distribution's RECORD lists."""
     modules: dict[str, list[Path]] = {}
     endings = tuple(importlib.machinery.all_suffixes())
-    for file in _find_distribution(package).files or ():
+    for file in _find_distribution(package)[0].files or ():
         stem = file.name.partition(".")[0]
         parts = file.parts[:-1] if stem == "__init__" else (*file.parts[:-1], stem)
         if file.name.endswith(endings) and parts and parts[0] == package:
@@ -276,12 +255,13 @@ class PackageDocs(Loader):
     def identity(self, base: Path) -> list[str]:
         """Identify the package and the Python version, because docstrings inherit from Python."""
         del base
-        installed = find_package(self.package)
-        return [self.package, *installed, platform.python_version()]
+        distribution, record = _find_distribution(self.package)
+        parts = [distribution.version, text_hash(record), _find_author(distribution)]
+        return [self.package, *parts, platform.python_version()]
 
     def distributions(self) -> dict[tuple[str | int, ...], str]:
         """Return the distribution of the package, by field."""
-        return {("package",): _find_distribution(self.package).name}
+        return {("package",): _find_distribution(self.package)[0].name}
 
     def _modules(self) -> list[types.ModuleType]:
         modules = _list_modules(self.package)
@@ -299,7 +279,8 @@ class PackageDocs(Loader):
     def read(self, base: Path) -> RawCorpus:
         """Read the docstrings of public names; equal docstrings become one document."""
         del base
-        installed = find_package(self.package)
+        distribution, _ = _find_distribution(self.package)
+        author = _find_author(distribution)
         patterns = "|".join(map(fnmatch.translate, self.exclude))
         excluded = re.compile(patterns or r"(?!)")
         by_text: dict[str, dict[str, str]] = {}
@@ -324,9 +305,9 @@ class PackageDocs(Loader):
                     f"python:{doc_id}",
                     "numpydoc",
                     text.encode("utf-8", "surrogatepass"),
-                    rev=installed.version,
+                    rev=distribution.version,
                     names=tuple(sorted(names.keys() - {doc_id})),
-                    author=installed.author,
+                    author=author,
                 )
             )
-        return RawCorpus(documents, rev=f"{self.package}=={installed.version}")
+        return RawCorpus(documents, rev=f"{self.package}=={distribution.version}")
