@@ -176,7 +176,7 @@ def form_of(sentence: str) -> SentenceForm:
     --------
     >>> form_of("How deep is the lake?")
     SentenceForm(asks=True, orders=False, addresses=False)
-    >>> form_of("Please list three of your favourite rivers.")
+    >>> form_of("Please describe three of your favourite rivers.")
     SentenceForm(asks=False, orders=True, addresses=True)
     """
     words = [match[0].replace("’", "'") for match in _TOKEN.finditer(sentence[:_READ])]

@@ -150,7 +150,7 @@ def read_claims(
     problems, left_out = ProblemList(), LeftOut()
     traffic, again = Traffic([], Counter()), Counter[str]()
     for file, number, row, output in _read_traffic(paths, problems, warnings):
-        trace = None if output is None or output.traced is None else output.query_id
+        trace = output.query_id if output is not None and output.is_trace else None
         faults = ProblemList()
         line = check_row(defaults | _drop_nulls(row), ClaimLine, faults, str(file), number)
         if trace is None:
@@ -188,8 +188,6 @@ def _read_traffic(
                 best.setdefault(context.document, context.score)
             retrieved = [{"id": name, "score": score} for name, score in best.items()]
             line: Line = {"query": output.question, "retrieved": retrieved, "at": output.at or None}
-            if output.traced is not None:
-                line |= output.traced.model_dump()
             yield Path(output.file), output.line, line, output
 
 

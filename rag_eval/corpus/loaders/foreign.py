@@ -206,7 +206,7 @@ def _make_row(trace: str, spans: list[_Span]) -> Row | None:
         "error": _first_text(root.value, FIELDS["error"]),
         "contexts": _join_passages(steps, parents),
         "at": _format_time(root.start),
-        "traced": {},
+        "is_trace": True,
     }
 
 

@@ -207,16 +207,6 @@ def _complete_ragas(values: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-class Traced(BaseModel):
-    """Facts of a trace for its claim."""
-
-    model_config = ConfigDict(frozen=True)
-
-    strategy: _ShortText | None = None
-    strategy_fingerprint: _ShortText | None = None
-    miss_rate: float | None = None
-
-
 class RecordedOutput(BaseModel):
     """Record of the user's system for one question; None or empty for missing values."""
 
@@ -259,8 +249,8 @@ class RecordedOutput(BaseModel):
     """Time of the request (ISO 8601)."""
     file: str = ""
     line: int = 0
-    traced: Traced | None = None
-    """What the spans of the output's trace say beside it."""
+    is_trace: bool = False
+    """Whether the output is read from the spans of a trace, which `query_id` names."""
 
     @model_validator(mode="before")
     @classmethod
