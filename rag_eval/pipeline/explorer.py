@@ -294,7 +294,7 @@ def _write_retrievals(
     `units` holds numbers of units, best first, `scores` their scores, and `hits` the places of the
     relevant ones. `first` is the rank of the first relevant item, `value` the recall at 10, and
     `miss` the miss rate with its interval, status and calibrator. `lost` is a sentence on the step
-    that lost the gold; empty for a hit, for other wordings and for other seeds.
+    that lost the gold; empty for a hit and for other wordings.
     """
     lost = missed_sentences(missed)
     units, hits = ranks["unit"].tolist(), ranks["hit"].to_numpy()
@@ -314,7 +314,7 @@ def _write_retrievals(
             "first": first,
             "value": value,
             "miss": [*rates, row["status"], row["calibrator"]],
-            "lost": lost.get(key, "") if row["is_first"] else "",
+            "lost": lost.get(key, "") if row["w"] == 0 else "",
             "units": units[low:high],
             "scores": scores[low:high],
             "hits": np.flatnonzero(hits[low:high]).tolist(),
@@ -501,7 +501,8 @@ def _keep_questions(work: Work, data: Explored) -> Artifact:
             )
             parts: dict[str, object] = {"base": _summarize(data, retrievals)}
             answers = _describe_answers(data.answered)
-            questions = _write_questions(data, wordings, retrievals, answers)
+            listed = retrievals[retrievals["is_lowest"]].reset_index(drop=True)
+            questions = _write_questions(data, wordings, listed, answers)
             for part in iter(lambda: list(itertools.islice(questions, PER_PART)), []):
                 parts[f"questions-{len(parts) - 1:04d}{PACKED}"] = packed(part)
                 advance(len(part))

@@ -54,12 +54,10 @@ from rag_eval.pipeline.uncertain import UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.html.page import build
 from rag_eval.reporting.metrics_report import (
-    MEASURE_COLUMNS,
     REPORT_FILE,
     dumps,
     finish,
     make_draft,
-    write_csv,
 )
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, slim, unpacked
@@ -79,7 +77,7 @@ ANSWER_FILES: Final = (
 )
 REPLACED: Final = (
     *("run-*.trec*", "reliability.svg", "miss-rates.html", PAGE),
-    *("tables/*.csv", "tables/*.tex"),
+    *("measures.csv", "tables/*.csv", "tables/*.tex"),
     *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
 )
 """Files that every run writes anew, or removes."""
@@ -176,10 +174,6 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
             shutil.copyfile(source, partial)
     lines = evidence_lines(explored.evidence_trust.trust, report.trust.as_of)
     write_bytes(folder / EVIDENCE_FILE, lines)
-    measures = [
-        {"strategy": part.name, **row.dump()} for part in report.strategies for row in part.measures
-    ]
-    write_csv(folder / "measures.csv", MEASURE_COLUMNS, measures)
     keys = results.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
     keep_run(home, now, keys, plain)
     # This run may end before it writes its verdict and page, so none of an earlier run may stay.
@@ -287,7 +281,7 @@ def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> str:
 RECORDED: Final = (
     REPORT_FILE,
     PAGE,
-    *("measures.csv", "per-query.parquet", EVIDENCE_FILE),
+    *("per-query.parquet", EVIDENCE_FILE),
     *("answers.jsonl", "auditable-answers.jsonl", "citations.jsonl"),
 )
 """Files that MLflow stores for every run."""

@@ -34,8 +34,8 @@ from rag_eval.reporting.explanation import (
     GoldSpan,
 )
 from rag_eval.reporting.html.page import page_tables
-from rag_eval.reporting.metrics_report import csv_text
 from rag_eval.reporting.miss_rates import MissRateTables
+from rag_eval.reporting.tables import csv_text
 from rag_eval.storage.files import atomic_path, write_text
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.lost_gold import describe_miss

@@ -10,10 +10,8 @@ import itertools
 import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
 from pydantic_core import to_jsonable_python
 
 from rag_eval.core.records import Open
@@ -40,7 +38,6 @@ from rag_eval.measures.answers import GapFlag, RetrievalGap, UnsupportedSentence
 from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.measures.support import CODE, Gap
 from rag_eval.reporting.report import SCHEMA_VERSION, Report
-from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest
 
 # ---- The report: its shape, its content_hash, and its JSON
@@ -306,44 +303,3 @@ def name_unsupported(
         )
         rows.append(row)
     return rows
-
-
-# ---- Measures beside the report, as CSV
-
-MEASURE_COLUMNS = (
-    "strategy level label name value ci_low ci_high n_attempted n_scored n_failed n_ineligible "
-    "judged_at_k"
-).split()
-_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""First characters of a formula. Spreadsheets also accept full-width signs and leading space."""
-_NUMBER: Final = re.compile(r"-?[0-9.]+(?:e[+-]?[0-9]+)?")
-
-
-def _cell(value: Any) -> Any:
-    """Make a text harmless for a spreadsheet: an apostrophe before a formula makes it a text.
-
-    Line breaks become LF, because the writer leaves a bare CR without quotes.
-    """
-    if not isinstance(value, str):
-        return value
-    text = value.replace("\r\n", "\n").replace("\r", "\n")
-    is_formula = text.lstrip().startswith(_FORMULA) or text.startswith("\t")
-    return f"'{text}" if is_formula and not _NUMBER.fullmatch(text) else text
-
-
-def csv_text(frame: pd.DataFrame) -> str:
-    """Write a frame as CSV (RFC 4180 quoting, LF). All CSV files of the product come from here.
-
-    No text of a cell can act as a formula of a spreadsheet. A missing value is an empty field.
-    """
-    escaped = {
-        str(name): pd.Series(map(_cell, values), frame.index, dtype=object)
-        for name, values in frame.select_dtypes(exclude=["number", "bool"]).items()
-    }
-    return frame.assign(**escaped).to_csv(index=False, lineterminator="\n")
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV, atomically."""
-    cells = [[row.get(name) for name in columns] for row in rows]
-    write_text(path, csv_text(pd.DataFrame(cells, columns=list(columns), dtype=object)))

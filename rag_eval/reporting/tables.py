@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pandas as pd
 
 from rag_eval.core.errors import quoted
-from rag_eval.reporting.metrics_report import csv_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -191,6 +190,37 @@ def bounds(cursor: Cursor) -> tuple[Cursor, Cursor] | None:
         if low is not None and high is not None:
             return low, high
     return None
+
+
+# ---- CSV
+
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""First characters of a formula. Spreadsheets also accept full-width signs and leading space."""
+_NUMBER: Final = re.compile(r"-?[0-9.]+(?:e[+-]?[0-9]+)?")
+
+
+def _cell(value: Any) -> Any:
+    """Make a text harmless for a spreadsheet: an apostrophe before a formula makes it a text.
+
+    Line breaks become LF, because the writer leaves a bare CR without quotes.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    is_formula = text.lstrip().startswith(_FORMULA) or text.startswith("\t")
+    return f"'{text}" if is_formula and not _NUMBER.fullmatch(text) else text
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Write a frame as CSV (RFC 4180 quoting, LF). All CSV files of the product come from here.
+
+    No text of a cell can act as a formula of a spreadsheet. A missing value is an empty field.
+    """
+    escaped = {
+        str(name): pd.Series(map(_cell, values), frame.index, dtype=object)
+        for name, values in frame.select_dtypes(exclude=["number", "bool"]).items()
+    }
+    return frame.assign(**escaped).to_csv(index=False, lineterminator="\n")
 
 
 # ---- Cells

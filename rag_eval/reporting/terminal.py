@@ -459,7 +459,7 @@ def show_outcome(
             f"report  {folder / 'retrieval-metrics.json'}  "
             f"(content_hash {report.content_hash[:16]}, run {report.run_id})"
         ),
-        f"tables  {folder}/measures.csv, {folder}/per-query.parquet, {folder}/run-*.trec",
+        f"tables  {folder}/per-query.parquet, {folder}/run-*.trec",
         ""
         if isinstance(report.answers, Absent)
         else f"answers {folder / 'answers.jsonl'}, auditable-answers.jsonl, citations.jsonl, "

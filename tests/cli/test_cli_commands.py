@@ -102,7 +102,7 @@ def test_run_prints_the_report_and_where_it_is(project):
     for name in ("retrieval-metrics.json", "evidence-trust.jsonl"):
         top = (project.reports / name).read_bytes()
         assert top == (project.reports / "tiny" / name).read_bytes()
-    files = "measures.csv per-query.parquet qrels.trec run-bm25.trec run-vector.trec"
+    files = "per-query.parquet qrels.trec run-bm25.trec run-vector.trec"
     assert {path.name for path in (project.reports / "tiny").iterdir()} >= set(files.split())
 
 

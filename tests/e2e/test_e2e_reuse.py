@@ -233,7 +233,6 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(nights, tracking_st
     assert {item.path for item in client.list_artifacts(mlflow_run)} == {
         "retrieval-metrics.json",
         "per-query.parquet",
-        "measures.csv",
         "answers.jsonl",
         "auditable-answers.jsonl",
         "citations.jsonl",

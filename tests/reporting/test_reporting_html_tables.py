@@ -11,8 +11,7 @@ from cli_project import CONFIG, jsonl
 from rich.console import Console
 
 from rag_eval.reporting.html.elements import table as markup_of
-from rag_eval.reporting.metrics_report import csv_text
-from rag_eval.reporting.tables import Cursor, Table
+from rag_eval.reporting.tables import Cursor, Table, csv_text
 
 SIGNS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
