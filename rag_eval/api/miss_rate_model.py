@@ -21,8 +21,7 @@ from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.errors import InputError
 from rag_eval.core.records import Interval
 from rag_eval.core.types import Status
-from rag_eval.measures.intervals import SEED
-from rag_eval.uncertainty.calibration import Calibration, Judged, Task, calibrate
+from rag_eval.uncertainty.calibration import Calibration, Judged, calibrate
 from rag_eval.uncertainty.estimator import Miss
 from rag_eval.uncertainty.miss_rate_report import Standing
 from rag_eval.uncertainty.scores import Labelled, miss_rate
@@ -217,8 +216,8 @@ def miss_rates(
     questions = matched.question[rows]
     group_ids = [judged.groups[code] for code in questions]
     missing = np.full(len(rows), np.nan)
-    task = Task(prior=None, checked_together=1, seed=SEED, miss=Miss(k=k))
-    fit = calibrate(Judged(labelled, group_ids, missing), task)
+    observed = Judged(labelled, group_ids, missing)
+    fit = calibrate(observed, prior=None, checked_together=1, miss=Miss(k=k))
     predictions = pd.DataFrame(
         {
             "query_id": [matched.ranked.query_ids[row] for row in rows],

@@ -29,7 +29,7 @@ from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
 from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
-from rag_eval.uncertainty.claims import choose_source
+from rag_eval.uncertainty.claims import choose_source, state_rates
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,
     UncertainRetrieval,
@@ -38,11 +38,11 @@ from rag_eval.uncertainty.confidence import (
 )
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
-from rag_eval.uncertainty.heuristic import heuristic_v0, similar_history, with_history
+from rag_eval.uncertainty.heuristic import signal_frame
 from rag_eval.uncertainty.iterative import list_expansions
 from rag_eval.uncertainty.opened_index import IterativeStrategy, groups_of_wordings
 from rag_eval.uncertainty.outcome_records import MAX_QUERY, Query
-from rag_eval.uncertainty.signals import SIGNALS, signals
+from rag_eval.uncertainty.signals import SIGNALS
 
 # ---- The retrieval port over a gold set's corpus.
 
@@ -166,22 +166,19 @@ class LiveStrategy:
         options = RetrievalOptions(top_k=config.depth)
         ranking, (result,) = self._service.rank([query], options)
         batch = self._opened.batch(self._spec, [query], ranking)
-        values, group = signals(batch, k), self._groups.get(query, "")
-        history, n_similar = similar_history([query], [group], self._judged)
-        guess = float(with_history(heuristic_v0(batch, k), history)[0])
-        by, rates, rate, low, high = self._source, self._stated, guess, np.nan, np.nan
-        if self._model is not None:
-            rate = float(self._model.predict(values, SIGNALS, [group])[0])
-            low, high = (float(end[0]) for end in self._model.interval(values, SIGNALS, [group]))
-        claim = {
-            "miss_rate": rate,
-            "ci_low": low,
-            "ci_high": high,
-            "status": by.status,
-            "target": config.uncertainty.target,
-            "k": k,
-            "calibrator": by.calibrator,
-        }
+        frame = signal_frame(batch, k, self.name, 0, np.zeros(1, dtype=bool))
+        wording = dict.fromkeys(("query_id", "paraphrase_id"), "")
+        wording |= {"text": query, "group_id": self._groups.get(query, "")}
+        claim = state_rates(
+            config.uncertainty,
+            self._source,
+            self._model,
+            frame,
+            pd.DataFrame([wording]),
+            judged=self._judged,
+            group_at_fit={},
+        ).to_dict("records")[0]
+        rate, rates = claim["miss_rate"], self._stated
         context = ExpansionContext(batch, [query], self._opened.words)
         chunks = result.chunks[:k]
         return UncertainRetrieval(
@@ -191,16 +188,16 @@ class LiveStrategy:
                 )
                 for chunk in chunks
             ],
-            miss_rate=read_miss_rate(claim, by),
-            heuristic_v0=guess,
-            similar_judged=int(n_similar[0]),
-            coverage=float(values[0, SIGNALS.index(COVERAGE_SIGNAL)]),
+            miss_rate=read_miss_rate(claim, self._source),
+            heuristic_v0=claim["heuristic_v0"],
+            similar_judged=claim["similar_judged"],
+            coverage=float(frame[COVERAGE_SIGNAL][0]),
             corpus=self._coverage,
             gaps=semantic_gaps(context, np.array([0]), k)[0][:MAX_GAPS],
             iterations=self._read_rounds(),
             harder_share=float((rates <= rate).mean()) if len(rates) else np.nan,
             chunks=chunks,
-            reason=by.reason,
+            reason=self._source.reason,
         )
 
     def _read_rounds(self) -> list[dict[str, object]]:

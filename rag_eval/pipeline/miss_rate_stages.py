@@ -67,7 +67,7 @@ from rag_eval.uncertainty.confidence import AnswerGold, AnswerWorth, weigh_answe
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.gaps import semantic_gaps
-from rag_eval.uncertainty.heuristic import heuristic_v0
+from rag_eval.uncertainty.heuristic import signal_frame
 from rag_eval.uncertainty.iterative import account_for_rounds
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
@@ -82,7 +82,7 @@ from rag_eval.uncertainty.opened_index import (
     stored_batches,
 )
 from rag_eval.uncertainty.outcome_records import RETRIEVAL_OUTCOMES
-from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, signals
+from rag_eval.uncertainty.signals import SIGNALS, RankedBatch
 from rag_eval.uncertainty.status import Series
 from rag_eval.uncertainty.traffic import (
     Claim,
@@ -208,17 +208,7 @@ def _signal_rows(runs: ScoredRuns, name: str, seed: int, batch: RankedBatch) -> 
     k, failed = runs.config.uncertainty.k, runs.runs[name].failed
     broken = np.zeros(len(batch), dtype=bool)
     broken[failed.loc[failed["seed"] == seed, "variant"].to_numpy()] = True
-    keys = pd.DataFrame(
-        {
-            "strategy": name,
-            "variant": np.arange(len(batch), dtype=np.int64),
-            "seed": seed,
-            "failed": broken,
-            "heuristic_v0": heuristic_v0(batch, k),
-        }
-    )
-    values = pd.DataFrame(signals(batch, k), columns=list(SIGNALS))
-    return pd.concat([keys, values], axis=1)[runs.ran(name)]
+    return signal_frame(batch, k, name, seed, broken)[runs.ran(name)]
 
 
 _GAP_COLUMNS: Final = ["strategy", "variant", "seed", "description", "severity", "mitigation"]

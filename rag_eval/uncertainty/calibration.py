@@ -92,19 +92,6 @@ class Judged:
     unlabelled: FloatArray | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Task:
-    """Settings of a calibration.
-
-    `checked_together` counts the strategies and targets whose calibration is checked together.
-    """
-
-    prior: Prior | None
-    checked_together: int
-    seed: int
-    miss: Miss = ANY_AT_10
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration(Stored):
     """The calibration of a strategy's miss rate by its outcomes.
@@ -122,48 +109,47 @@ class Calibration(Stored):
     heuristic: Validation | None = None
 
 
-def calibrate(observed: Judged, task: Task) -> Calibration:
-    """Fit the miss rate to a strategy's outcomes, cross-validate the fit and judge it."""
+def calibrate(
+    observed: Judged,
+    *,
+    prior: Prior | None,
+    checked_together: int,
+    seed: int = SEED,
+    miss: Miss = ANY_AT_10,
+) -> Calibration:
+    """Fit the miss rate to a strategy's outcomes, cross-validate the fit and judge it.
+
+    `checked_together` counts the strategies and targets whose calibration is checked together.
+    """
     from sklearn import config_context
     from threadpoolctl import threadpool_limits
 
+    labelled, group_ids = observed.labelled, observed.group_ids
+    counts, conformal = count_outcomes(labelled), _find_k(observed.questions, seed)
+    if not suffice_to_fit(counts):
+        return Calibration(counts, conformal)
+    has_guess, baseline = np.isfinite(observed.heuristic), None
+    guessed = labelled.take(has_guess)
     # In hundreds of fits to small matrices, threads would only wait for one another, and checks
     # of the same signals would take a third of the time.
     with threadpool_limits(limits=1), config_context(assume_finite=True):
-        return _calibrate(observed, task)
-
-
-def _calibrate(observed: Judged, task: Task) -> Calibration:
-    labelled, prior, seed = observed.labelled, task.prior, task.seed
-    counts, together = count_outcomes(labelled), task.checked_together
-    if not suffice_to_fit(counts):
-        return Calibration(counts, _find_k(observed.questions, seed))
-    model = fit_model(
-        labelled,
-        observed.group_ids,
-        prior=prior,
-        seed=seed,
-        miss=task.miss,
-        unlabelled=observed.unlabelled,
-    )
-    repeats = min(REPEATS, PREDICTIONS // len(labelled))
-    of_folds = model.predict(labelled.signals, labelled.names, observed.group_ids)
-    further = cross_validate(labelled, prior=prior, repeats=repeats, seed=seed)
-    predictions = np.vstack([of_folds[None], further])
-    validation = validate(labelled, predictions, checked_together=together, seed=seed)
-    has_guess = np.isfinite(observed.heuristic)
-    guessed, baseline = labelled.take(has_guess), None
-    if suffice_to_fit(count_outcomes(guessed)):
-        guess = np.clip(observed.heuristic[has_guess], 0, 1)[None, :]
-        baseline = validate(guessed, guess, checked_together=together, seed=seed)
-    return Calibration(
-        counts,
-        _find_k(observed.questions, seed),
-        model=model,
-        predictions=predictions,
-        validation=validation,
-        heuristic=baseline,
-    )
+        model = fit_model(
+            labelled,
+            group_ids,
+            prior=prior,
+            seed=seed,
+            miss=miss,
+            unlabelled=observed.unlabelled,
+        )
+        repeats = min(REPEATS, PREDICTIONS // len(labelled))
+        of_folds = model.predict(labelled.signals, labelled.names, group_ids)
+        further = cross_validate(labelled, prior=prior, repeats=repeats, seed=seed)
+        predictions = np.vstack([of_folds[None], further])
+        judge = functools.partial(validate, checked_together=checked_together, seed=seed)
+        if suffice_to_fit(count_outcomes(guessed)):
+            baseline = judge(guessed, np.clip(observed.heuristic[has_guess], 0, 1)[None, :])
+        validation = judge(labelled, predictions)
+    return Calibration(counts, conformal, model, predictions, validation, baseline)
 
 
 def _find_k(questions: Questions | None, seed: int) -> list[ConformalK]:
@@ -500,13 +486,12 @@ def _fit_parts(facts: StrategyFacts, fitting: _Fitting) -> Parts:
         facts.questions,
         facts.unlabelled,
     )
-    task = Task(
+    fit = calibrate(
+        observed,
         prior=facts.prior,
         checked_together=facts.checked_together,
-        seed=SEED,
         miss=Miss(facts.series.target, facts.series.k),
     )
-    fit = calibrate(observed, task)
     mean = np.nan if fit.predictions is None else fit.predictions.mean(axis=0)
     predictions = rows[["claim_id", "group_id"]].assign(
         missed=fitting.labelled.missed, predicted=mean
@@ -560,7 +545,6 @@ def _write_calibrator(
         "gold_sources": {str(source): int(n) for source, n in sources.items()},
         "outcomes": fitting.identity,
         "fitted_at": now.isoformat(timespec="seconds"),
-        "fitted_until": str(rows["at"].max()),
         **{name: written[name] for name in ("model", "validation", "conformal")},
         "group_of_query": group_of_query,
     }

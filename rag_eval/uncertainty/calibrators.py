@@ -179,16 +179,15 @@ CALIBRATOR_VERSION = 2
 class KeptCalibrator(Stored):
     """The parts of a stored calibrator that later runs use.
 
-    `gold_sources` counts the outcomes of the fit by their judge. `fitted_until` is the time of the
-    newest outcome. `group_of_query` holds the groups at the time of the fit. `discounts` says
-    whether answers may be discounted by its miss rates.
+    `gold_sources` counts the outcomes of the fit by their judge. `group_of_query` holds
+    the groups at the time of the fit. `discounts` says whether answers may be discounted by its
+    miss rates.
     """
 
     model: MissRateModel
     fitted_at: dt.datetime
     gold_sources: Mapping[str, int]
     group_of_query: Mapping[str, str]
-    fitted_until: str = "~"
     discounts: bool = False
 
 

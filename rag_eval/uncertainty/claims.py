@@ -31,13 +31,13 @@ from rag_eval.uncertainty.estimator import (
     model_from_prior,
     prior_origin,
 )
-from rag_eval.uncertainty.heuristic import JudgedTexts, similar_history, with_history
+from rag_eval.uncertainty.heuristic import HEURISTIC, JudgedTexts, similar_history, with_history
 from rag_eval.uncertainty.miss_rate_report import AddedOutcomes, StrategyMissRates
 from rag_eval.uncertainty.outcome_records import MAX_NUMBER, RetrievalOutcome, Shown
 from rag_eval.uncertainty.outcomes import OutcomeStore, claim_id_of, new_outcome
 from rag_eval.uncertainty.signals import SIGNALS
 
-HEURISTIC, PRIOR = "heuristic_v0", "prior:"
+PRIOR: Final = "prior:"
 PRIOR_TARGET: Final[tuple[Target, int]] = ("miss_any", 10)
 """Target and K that the shipped prior was fitted to."""
 QRELS: Final[GoldSource] = "qrels"

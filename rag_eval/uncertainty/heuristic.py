@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
 from rag_eval.uncertainty.confidence_values import Bounded, Confidence, Derived, Deterministic
-from rag_eval.uncertainty.signals import RankedBatch
+from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, signals
 
-NAME: Final = "heuristic_v0"
+HEURISTIC: Final = "heuristic_v0"
 FORMULA: Final = (
     "min(0.9, 0.3 * tail_density + min(near_threshold / 10, 0.3) + 0.3 * history"
     " + 0.1 * complexity)"
@@ -74,6 +75,22 @@ def heuristic_v0(batch: RankedBatch, k: int = 10) -> FloatArray:
     return read_parts(np.clip(raw, 0.0, 1.0), has_chunk, words).guess()
 
 
+def signal_frame(
+    batch: RankedBatch, k: int, strategy: str, seed: int, failed: BoolArray
+) -> pd.DataFrame:
+    """Write the signals of a batch as rows of a strategy's wordings, with `heuristic_v0`."""
+    keys = pd.DataFrame(
+        {
+            "strategy": strategy,
+            "variant": np.arange(len(batch), dtype=np.int64),
+            "seed": seed,
+            "failed": failed,
+            HEURISTIC: heuristic_v0(batch, k),
+        }
+    )
+    return pd.concat([keys, pd.DataFrame(signals(batch, k), columns=list(SIGNALS))], axis=1)
+
+
 def estimate(query: str, scores: Sequence[float], missed: Sequence[bool] | None) -> Derived:
     """Guess the miss rate of one retrieval, with every part of the formula as a named input.
 
@@ -90,7 +107,7 @@ def estimate(query: str, scores: Sequence[float], missed: Sequence[bool] | None)
     near_words = f"counted: {near} scores s with 0.3 < s < 0.5; min(near_threshold / 10, 0.3)"
     return Derived(
         value=float(parts.guess(rate)[0]),
-        formula=f"{NAME}, uncalibrated: {FORMULA}",
+        formula=f"{HEURISTIC}, uncalibrated: {FORMULA}",
         inputs={
             "tail_density": Deterministic(
                 value=density, reason=counted if scores else "0.5 for an empty list"
@@ -125,7 +142,7 @@ def _describe_history(missed: Sequence[bool]) -> tuple[float, Confidence]:
     n, misses = len(missed), sum(map(bool, missed))
     if not n:
         basis = f"no similar judged question is known, so the formula takes {HISTORY}"
-        return HISTORY, Bounded(low=0.0, high=1.0, basis=basis, citation=NAME)
+        return HISTORY, Bounded(low=0.0, high=1.0, basis=basis, citation=HEURISTIC)
     rate = float(_shrink(np.array([misses]), np.array([n]))[0])
     observed = Deterministic(value=misses / n, reason=f"counted: {misses} of {n} similar questions")
     formula = f"(misses + {STRENGTH:g} * {HISTORY}) / ({n} + {STRENGTH:g})"

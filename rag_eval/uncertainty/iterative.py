@@ -33,16 +33,15 @@ from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext
 from rag_eval.uncertainty.gaps import mitigations
-from rag_eval.uncertainty.miss_rate_report import IterativeAccount
+from rag_eval.uncertainty.heuristic import HEURISTIC
+from rag_eval.uncertainty.miss_rate_report import ExpansionAccount, IterativeAccount
 from rag_eval.uncertainty.signals import RankedBatch
+from rag_eval.uncertainty.stored import finite
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # ---- The strategy kind `iterative`.
-
-HEURISTIC: Final = "heuristic_v0"
-"""Estimator that steers the rounds if no calibrator was accepted for the base."""
 
 
 class Iterative(Strategy):
@@ -101,7 +100,7 @@ class Iterative(Strategy):
         """Hash the base's index, the options, the chat model and the steering calibrator."""
         endpoint = settings.endpoints.get(self.endpoint or "")
         model = "" if endpoint is None else endpoint.model
-        steered = calibrator_id or HEURISTIC
+        steered = calibrator_id or HEURISTIC  # steers without a calibrator of the base
         # The last part keeps calibrators of versions that could also ask WordNet, without it.
         parts = [base_hash, self.ranking_options(), steered, model, False]
         return f"iterative:{digest(parts)}"
@@ -193,42 +192,6 @@ RECOVERS: Final = "recovers more than it loses"
 HARMS: Final = "harms more than it recovers"
 UNDECIDED: Final = "no difference shown"
 OVERALL: Final = "overall"
-TOO_FEW: Final = "too few groups of questions were expanded"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Harm:
-    """Effect and cost of one expansion strategy, or of all rounds (`overall`).
-
-    `triggered` of the `questions` with gold were expanded. `recovered` misses became hits, `lost`
-    hits became misses. `extra_queries` and `extra_seconds` are the cost beyond the first retrieval
-    over the questions with gold. `delta` is the mean recall@K after minus before, with 95 %
-    interval over groups and two-sided p. A strategy counts its expanded questions, `overall` counts
-    all questions. These figures are NaN if nothing was expanded. `verdict` puts the interval into
-    words.
-    """
-
-    strategy: str
-    questions: int
-    triggered: int
-    recovered: int
-    lost: int
-    extra_queries: int
-    extra_seconds: float
-    delta: float
-    ci_low: float
-    ci_high: float
-    p: float
-    n_effective: float
-    verdict: str
-
-    def as_json(self) -> dict[str, float | str | None]:
-        """Write as a JSON object; an undefined value is null and has a reason beside it."""
-        values: dict[str, float | str | None] = dataclasses.asdict(self)
-        for name in ("delta", "ci_low", "ci_high", "p"):
-            if np.isnan(getattr(self, name)):
-                values |= {name: None, f"{name}_reason": TOO_FEW}
-        return values
 
 
 def harm(
@@ -236,7 +199,7 @@ def harm(
     steps: "pd.DataFrame",
     recall: Callable[[Int32Array], FloatArray],
     gold: SharedGold,
-) -> list[Harm]:
+) -> list[ExpansionAccount]:
     """Return the effect of all rounds first, then the effect of each used strategy.
 
     `rounds` and `steps` are those of `Iterated`. `recall` computes recall@K [n] from the rows of a
@@ -246,11 +209,13 @@ def harm(
     values = np.stack([recall(rows) for rows in rounds])
     eligible = ~np.isnan(values[0])
 
-    def account(name: str, expanded: "pd.DataFrame", before: FloatArray, after: FloatArray) -> Harm:
+    def account(
+        name: str, expanded: "pd.DataFrame", before: FloatArray, after: FloatArray
+    ) -> ExpansionAccount:
         counted = expanded[eligible[expanded["question"]]]
         paired = paired_comparison(after, before, gold)
-        low, high = float(paired.ci_low[0]), float(paired.ci_high[0])
-        return Harm(
+        low, high = finite(paired.ci_low[0]), finite(paired.ci_high[0])
+        return ExpansionAccount(
             strategy=name,
             questions=int(eligible.sum()),
             triggered=counted["question"].nunique(),
@@ -258,12 +223,12 @@ def harm(
             lost=int(((before > 0) & (after == 0)).sum()),
             extra_queries=len(counted),
             extra_seconds=float(counted["seconds"].sum()),
-            delta=float(paired.delta[0]),
+            delta=finite(paired.delta[0]),
             ci_low=low,
             ci_high=high,
-            p=float(paired.p[0]),
+            p=finite(paired.p[0]),
             n_effective=float(paired.n_effective[0]),
-            verdict=RECOVERS if low > 0 else HARMS if high < 0 else UNDECIDED,
+            verdict=RECOVERS if (low or 0) > 0 else HARMS if (high or 0) < 0 else UNDECIDED,
         )
 
     accounts = [account(OVERALL, steps, values[0], values[-1])]
@@ -307,7 +272,7 @@ def account_for_rounds(runs: AnyRuns, name: str) -> IterativeAccount:
         recall_before=mean_recall(rounds[0]),
         recall_after=mean_recall(rounds[-1]),
         k=k,
-        accounts=[account.as_json() for account in harms],
+        accounts=harms,
         verdict=harms[0].verdict,
     )
 

@@ -1,6 +1,6 @@
 """Miss rates and their calibration in the report."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt, StrictBool
 
@@ -90,6 +90,34 @@ class AnswerConfidences(Record):
     right_when_missed: Annotated[Measured, BeforeValidator(parse)] | None
 
 
+TOO_FEW: Final = Because("too few groups of questions were expanded")
+
+
+class ExpansionAccount(Record):
+    """Effect and cost of one expansion strategy, or of all rounds (`overall`).
+
+    `triggered` of the `questions` with gold were expanded. `recovered` misses became hits, `lost`
+    hits became misses. `extra_queries` and `extra_seconds` are the cost beyond the first retrieval
+    over the questions with gold. `delta` is the mean recall@K after minus before, with 95 %
+    interval over groups and two-sided p. A strategy counts its expanded questions, `overall` counts
+    all questions. `verdict` puts the interval into words.
+    """
+
+    strategy: Text
+    questions: Count
+    triggered: Count
+    recovered: Count
+    lost: Count
+    extra_queries: Count
+    extra_seconds: float
+    delta: Annotated[float | None, TOO_FEW]
+    ci_low: Annotated[float | None, TOO_FEW]
+    ci_high: Annotated[float | None, TOO_FEW]
+    p: Annotated[float | None, TOO_FEW]
+    n_effective: float
+    verdict: Text
+
+
 class IterativeAccount(Record):
     """Hits that the rounds of an iterative strategy recovered and lost."""
 
@@ -103,7 +131,7 @@ class IterativeAccount(Record):
     stops: Counts
     not_viable: Counts
     suggestions_failed: Counts
-    accounts: list[Open] = Field(min_length=1)
+    accounts: list[ExpansionAccount] = Field(min_length=1)
 
 
 class ObservedMisses(Figure):

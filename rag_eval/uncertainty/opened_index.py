@@ -40,8 +40,8 @@ from rag_eval.uncertainty.expansion import (
     CorpusWords,
     ExpansionContext,
 )
-from rag_eval.uncertainty.heuristic import heuristic_v0
-from rag_eval.uncertainty.iterative import HEURISTIC, Iterated, Iterative, iterate
+from rag_eval.uncertainty.heuristic import HEURISTIC, heuristic_v0
+from rag_eval.uncertainty.iterative import Iterated, Iterative, iterate
 from rag_eval.uncertainty.signals import (
     SIGNALS,
     RankedBatch,

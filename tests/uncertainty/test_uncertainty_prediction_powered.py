@@ -104,29 +104,6 @@ def test_intervals_cover_the_truth():
     assert width < 0.9
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("n_groups", "share", "knows", "base", "biased"),
-    [
-        (400, 0.25, 1.0, -0.5, 0.0),
-        (400, 0.25, 0.5, 0.0, 0.2),
-        (1200, 0.2, 1.0, -2.0, 0.0),
-        (1200, 0.5, 0.7, -1.0, -0.1),
-        (200, 0.5, 0.8, 0.5, 0.1),
-    ],
-)
-def test_intervals_cover_93_to_97_per_cent(n_groups, share, knows, base, biased):
-    """Simulate each cell of a grid 2,000 times.
-
-    The grid has 100 to 600 labelled groups and miss rates of 0.15 to 0.6. Its predictions know all
-    or half of the difficulty, or are biased.
-    """
-    held, width = coverage(2000, n_groups, share, knows=knows, base=base, biased=biased)
-    error = 2 * (0.05 * 0.95 / 2000) ** 0.5
-    assert 0.93 - error <= held <= 0.97 + error
-    assert width <= 1.0
-
-
 def test_a_group_with_both_kinds_is_one_group():
     y, f, group = queries(200, 1.0, np.random.default_rng(5))
     y[::3] = np.nan
