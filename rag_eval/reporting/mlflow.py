@@ -1,10 +1,12 @@
 """The MLflow record of an evaluation: one parent run, and one child run for each strategy.
 
-The artifacts of the parent run are the files of the report. The report is on disk before the
-record starts, so that no failure here loses the report. No other file imports mlflow.
+The inputs of the parent run are the corpus and the gold set. Its artifacts are the files of the
+report. The report is on disk before the record starts, so that no failure here loses the report. No
+other file imports mlflow.
 """
 
 import contextlib
+import json
 import logging
 import os
 import tempfile
@@ -25,6 +27,7 @@ from rag_eval.storage.secrets import shown_service
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput
 
 EXPERIMENT = "rag_eval"
 MAX_PARAM = 500
@@ -219,6 +222,7 @@ def record(
                     of_strategy,
                     {**all_tags, "index_hash": entry.index_hash},
                 )
+        client.log_inputs(parent, _inputs(report, gold_set))
         for path in files:
             client.log_artifact(parent, str(path))
     return parent, _runs_page(uri, experiment_id)
@@ -255,3 +259,15 @@ def _log(
         params=[Param(key, str(value)[:MAX_PARAM]) for key, value in params.items()],
         tags=[RunTag(key, value) for key, value in tags.items()],
     )
+
+
+def _inputs(report: Report, gold_set: str) -> list["DatasetInput"]:
+    """Name the corpus and the gold set by their hashes, as MLflow's data sets."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = []
+    for kind, whole in (("corpus", report.index.chunks_hash), ("gold", report.gold.hash)):
+        source = json.dumps({"hash": whole})
+        dataset = Dataset(f"{gold_set}/{kind}", whole[:36], "rag_eval", source)
+        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", kind)]))
+    return inputs

@@ -223,6 +223,8 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(nights, tracking_st
     wanted = {"index_hash": index["hash"], "rev": index["rev"], "gold_hash": gold["hash"]}
     wanted |= {"chunks_hash": index["chunks_hash"], "content_hash": report["content_hash"]}
     assert wanted.items() <= parent.data.tags.items()
+    inputs = {entry.dataset.name: entry.dataset.digest for entry in parent.inputs.dataset_inputs}
+    assert inputs == {"tiny/corpus": index["chunks_hash"], "tiny/gold": gold["hash"]}
     hashes = {entry["name"]: entry["index_hash"] for entry in report["strategies"]}
     assert {child.info.run_name: child.data.tags["index_hash"] for child in children} == hashes
     entries = {entry["name"]: entry for entry in report["strategies"]}
