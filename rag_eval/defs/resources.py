@@ -3,11 +3,9 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import dagster as dg
-from pydantic import Field
 
 from rag_eval.core.settings import Settings
 
@@ -53,42 +51,20 @@ class Evaluations:
         self._held.close()
 
 
-def make_evaluations(settings: Settings) -> "dg.ConfigurableResource[Evaluations]":
-    """Make the resource.
+def settings_of_nights(settings: Settings) -> Settings:
+    """Let a night's run wait for WAIT_S, unless the settings say another time."""
+    if "wait_s" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"wait_s": WAIT_S})
 
-    The launchpad shows the folders and can change them. All other settings stay in the process,
-    because some are secrets.
-    """
 
-    class EvaluationsResource(dg.ConfigurableResource[Evaluations]):
-        """Gold sets opened for evaluation."""
+def make_evaluations(settings: Settings) -> dg.ResourceDefinition:
+    """Make the resource, which closes the run's evaluations at its end, also after a failure."""
 
-        home: str = Field(
-            default=str(settings.home), description="artifacts, embeddings, Chroma, MLflow"
-        )
-        reports: str = Field(default=str(settings.reports), description="where reports are written")
-        gold_sets: str = Field(default=str(settings.gold_sets), description="folder of gold sets")
-        wait_s: float = Field(
-            default=settings.wait_s if "wait_s" in settings.model_fields_set else WAIT_S,
-            ge=0,
-            description="longest wait for another run that writes to the home, in seconds",
-        )
+    @dg.resource(description="Gold sets opened for evaluation")
+    def evaluations(context: dg.InitResourceContext) -> Iterator[Evaluations]:
+        tags = {} if context.run is None else {"dagster.run_id": context.run.run_id}
+        with contextlib.closing(Evaluations(settings_of_nights(settings), tags)) as opened:
+            yield opened
 
-        def create_resource(self, context: dg.InitResourceContext) -> Evaluations:
-            """Return the `Evaluations` that assets use."""
-            changed = {
-                "home": self.home,
-                "reports": Path(self.reports),
-                "gold_sets": Path(self.gold_sets),
-                "wait_s": self.wait_s,
-            }
-            tags = {} if context.run is None else {"dagster.run_id": context.run.run_id}
-            return Evaluations(settings.model_copy(update=changed), tags)
-
-        @contextlib.contextmanager
-        def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[Evaluations]:
-            """Close the run's evaluations at its end, also after a failure."""
-            with contextlib.closing(self.create_resource(context)) as evaluations:
-                yield evaluations
-
-    return EvaluationsResource()
+    return evaluations

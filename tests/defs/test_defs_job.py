@@ -12,7 +12,7 @@ import pytest
 from rag_eval.core.settings import Settings
 from rag_eval.defs.assets import asset_key
 from rag_eval.defs.build import build_definitions, describe_failure
-from rag_eval.defs.resources import make_evaluations
+from rag_eval.defs.resources import settings_of_nights
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import STAGES, evaluate
 from rag_eval.storage.locks import WriteLock
@@ -198,6 +198,6 @@ def test_run_holds_its_lock_and_releases_it(project, instance):
 
 
 def test_a_night_waits_for_two_hours_unless_the_settings_say_another_time(project):
-    assert make_evaluations(project.settings).wait_s == 0
+    assert settings_of_nights(project.settings).wait_s == 0
     given = project.settings.model_dump(include={"home", "reports", "gold_sets"})
-    assert make_evaluations(Settings(**given)).wait_s == 7200
+    assert settings_of_nights(Settings(**given)).wait_s == 7200
