@@ -44,20 +44,12 @@ def lint(
     gold_set: Annotated[
         list[str] | None, typer.Argument(help="Gold sets to check. Default: all.")
     ] = None,
-    *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Each problem in a line, not one line a kind.")
-    ] = False,
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """List the problems of a gold set with file and line; exit 1 if one would block a run.
-
-    Problems of one kind stand in one line, with their number and the first places.
-    """
+    """List the problems of a gold set with file and line; exit 1 if one would block a run."""
     with report_errors():
         settings = open_settings(home, None, gold_sets)
-        from rag_eval.core.errors import grouped
         from rag_eval.corpus.masking import masked_text
         from rag_eval.pipeline.needs import lint_gold_set
         from rag_eval.pipeline.opening import open_gold_set, select_gold_sets
@@ -65,14 +57,10 @@ def lint(
         errors = 0
         for folder in select_gold_sets(settings.gold_sets, gold_set or [], every=True):
             problems = lint_gold_set(open_gold_set(folder, settings, progress=progress_for()))
-            lines = [*map(str, problems)] if everything else [*grouped(problems)]
-            for line in lines:
-                typer.echo(masked_text(line))
-            hint = "" if len(lines) == len(problems) else " (--all lists each)"
+            for problem in problems:
+                typer.echo(masked_text(str(problem)))
             n_errors = sum(problem.severity == "error" for problem in problems)
-            typer.echo(
-                f"{folder.name}: {n_errors} errors, {len(problems) - n_errors} warnings{hint}"
-            )
+            typer.echo(f"{folder.name}: {n_errors} errors, {len(problems) - n_errors} warnings")
             errors += n_errors
     if errors:
         raise typer.Exit(ERROR)

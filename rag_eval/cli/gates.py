@@ -1,6 +1,5 @@
 """Commands about verdicts: gate and rollout."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +8,6 @@ from rag_eval.cli.app import (
     GATE_FAILED,
     Home,
     OneGoldSet,
-    Reports,
     Wait,
     app,
     console_for,
@@ -20,35 +18,21 @@ from rag_eval.cli.app import (
 
 @app.command()
 def gate(
-    gold_set: Annotated[
-        str | None,
-        typer.Argument(
-            help="The gold set whose newest report is judged. Default: the primary gold set."
-        ),
-    ] = None,
+    gold_set: OneGoldSet = None,
     run: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="A kept run of the gold set instead: its id, 'latest', 'previous', or the path "
-            "of any retrieval-metrics.json."
+            help="A kept run of the gold set: its id, 'latest', 'previous', or the path of any "
+            "retrieval-metrics.json."
         ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help=(
-                "Folder for the files of the verdict. Default: beside the report; the verdict of "
-                "a kept run is only shown."
-            )
-        ),
-    ] = None,
+    ] = "latest",
     *,
     accept: Annotated[
         bool,
         typer.Option(
             "--accept",
-            help="Keep the run, by default the newest, as the baseline of the regression gate. "
-            "Needs --who and --why, which the record holds.",
+            help="Keep the run as the baseline of the regression gate. Needs --who and --why, "
+            "which the record holds.",
         ),
     ] = False,
     who: Annotated[str, typer.Option(help="With --accept: who accepts the run.")] = "",
@@ -61,34 +45,26 @@ def gate(
         ),
     ] = False,
     home: Home = None,
-    reports: Reports = None,
     wait: Wait = None,
 ) -> None:
-    """Print a verdict, write JUnit XML and Markdown; exit 2 if a required gate did not pass."""
+    """Print the verdict of a run; exit 2 if a required gate did not pass.
+
+    Each run writes its verdict as JUnit XML and Markdown beside its report.
+    """
     with report_errors():
-        settings = open_settings(home, reports, wait=wait)
-        from rag_eval.core.errors import quoted
-        from rag_eval.gold.configuration import gold_set_name
+        settings = open_settings(home, wait=wait)
         from rag_eval.pipeline.comparisons import accept_baseline
-        from rag_eval.pipeline.evaluation import REPORTS
         from rag_eval.pipeline.history import open_run
-        from rag_eval.reporting.verdicts import show_verdict, verdict_rows, write_verdict
+        from rag_eval.reporting.verdicts import show_verdict, verdict_rows
         from rag_eval.storage.home import open_home
 
         owner = gold_set or settings.primary_gold_set
-        newest = settings.reports / gold_set_name(owner) / "retrieval-metrics.json"
-        store = open_home(settings)
-        store.take(f"{REPORTS}/{gold_set_name(owner)}", newest.parent)
-        stored = open_run(store, run or ("latest" if accept else str(newest)), owner)
+        stored = open_run(open_home(settings), run, owner)
         verdict = verdict_rows(stored.report(), gold_set or stored.gold_set)
         show_verdict(console_for(), verdict)
-        folder = out or stored.folder
-        written = () if folder is None else write_verdict(verdict, folder)
         if accept:
             record = accept_baseline(settings, stored.run_id, who, why, gold_set=owner, force=force)
             typer.echo(f"accepted: {record.run_id}")
-    for path in written:
-        typer.echo(f"wrote {quoted(str(path), 400)}")
     if verdict.failed:
         typer.echo(f"required gates failed: {', '.join(verdict.failed)}", err=True)
         raise typer.Exit(GATE_FAILED)

@@ -51,7 +51,6 @@ class GateRow:
     """One gate of a verdict: printable texts, and the evidence in one line."""
 
     id: str
-    gate: str
     severity: str
     required: bool
     status: str
@@ -108,7 +107,6 @@ def _row(gate: GatePart) -> GateRow:
         outcome = "failure"
     return GateRow(
         safe_text(gate.id),
-        safe_text(gate.gate),
         gate.severity,
         gate.required,
         gate.status,
@@ -224,12 +222,10 @@ def _markdown(verdict: VerdictRows) -> str:
 VERDICT_FILES = (JUNIT_FILE, MARKDOWN_FILE)
 
 
-def write_verdict(verdict: VerdictRows, folder: Path) -> tuple[Path, ...]:
-    """Write JUnit XML and Markdown, each atomically; return their paths."""
-    xml_path, markdown_path = (folder / name for name in VERDICT_FILES)
-    write_bytes(xml_path, _junit_xml(verdict))
-    write_text(markdown_path, _markdown(verdict))
-    return xml_path, markdown_path
+def write_verdict(verdict: VerdictRows, folder: Path) -> None:
+    """Write JUnit XML and Markdown, each atomically."""
+    write_bytes(folder / JUNIT_FILE, _junit_xml(verdict))
+    write_text(folder / MARKDOWN_FILE, _markdown(verdict))
 
 
 # ---- Reading reports: a report must be whole and unchanged

@@ -85,11 +85,11 @@ def test_the_gold_set_is_the_last_argument(project):
 
 def test_the_only_gold_set_is_the_primary_one(project, monkeypatch):
     monkeypatch.delenv("RAG_EVAL_PRIMARY_GOLD_SET")
-    assert "/tiny/" in project.command("gate", exit_code=1).stderr
+    assert "of tiny" in project.command("gate", exit_code=1).stderr
     other = project.gold.parent / "other"
     other.mkdir()
     (other / "gold_set.yaml").write_text("", encoding="utf-8")
-    assert "/pandas_api/" in project.command("gate", exit_code=1).stderr
+    assert "of pandas_api" in project.command("gate", exit_code=1).stderr
 
 
 def test_run_prints_the_report_and_where_it_is(project):
@@ -169,10 +169,7 @@ def test_from_a_folder_of_documents_to_a_report(project):
     )
     project.command("init", "mine", "--docs", str(docs))
     linted = project.command("lint", "mine", exit_code=1)
-    assert linted.stdout.count("draft_question") == 1
-    assert "more of this kind: line 2, line 3" in linted.stdout
     n_drafts = len((project.root / "gold_sets/mine/queries.jsonl").read_text().splitlines())
-    linted = project.command("lint", "mine", "--all", exit_code=1)
     assert linted.stdout.count("draft_question") == n_drafts
     assert project.invoke("run", "mine").exit_code == 1
     queries = project.root / "gold_sets" / "mine" / "queries.jsonl"
