@@ -38,6 +38,7 @@ Source = Annotated[
 ]
 StoreUrl = Annotated[str, StringConstraints(pattern="://")]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
+ServerUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/?#@\s][^@\s]*$")]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 MailAddress = Annotated[str, StringConstraints(pattern=r"^[^\s@,]+@[^\s@,]+$")]
 
@@ -337,9 +338,10 @@ class Settings(BaseSettings):
         validate_default=True,
         description="MLflow; default: SQLite in the home, so an address as home needs a server",
     )
-    chroma_url: HttpUrl | None = Field(
+    chroma_url: ServerUrl | None = Field(
         default=None,
-        description="http(s)://host:port/path of a Chroma server; default: embedded in the home",
+        description="http(s)://host:port/path of a Chroma server, with credentials in "
+        "chroma.headers; default: embedded in the home",
     )
     chroma: ChromaServer = ChromaServer()
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")

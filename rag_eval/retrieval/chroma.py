@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -108,25 +107,16 @@ class ChromaFunctionEmbedder:
 def _connect(url: str, server: ChromaServer, settings: Any) -> Any:
     """Return a client of the server's database.
 
-    Raises InputError if the address, the tenant, the database or the headers are wrong. A server
+    Raises InputError if the tenant, the database or the headers are wrong. A server
     that does not answer raises Chroma's own error, because a later try may succeed.
     """
     import chromadb
     from chromadb.errors import ChromaError
 
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-        raise InputError.of(
-            "chroma_url",
-            "not the address of a Chroma server",
-            field="chroma_url",
-            found=shown_service(url),
-            accepted="http(s)://host:port/path, and credentials in chroma.headers",
-        )
     try:
         return chromadb.HttpClient(
             host=url.rstrip("/"),  # a whole address, because `host` alone has no path
-            ssl=parts.scheme == "https",
+            ssl=url.startswith("https"),
             headers={name: value.get_secret_value() for name, value in server.headers.items()},
             settings=settings,
             tenant=server.tenant,

@@ -113,9 +113,9 @@ def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store
 @pytest.mark.parametrize(
     "url", ["localhost:8000", "ftp://host", "http://", "", "/path", "http://me:pw@host:8000"]
 )
-def test_what_is_no_address_of_a_server_is_an_input_error(tmp_path, url):
-    with pytest.raises(InputError, match="chroma_url"):
-        ChromaStore(tmp_path, url)
+def test_what_is_no_address_of_a_server_is_refused(url):
+    with pytest.raises(ValidationError, match="chroma_url"):
+        Settings(chroma_url=url)
 
 
 @pytest.fixture
