@@ -16,12 +16,13 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import CLAIMS
+from rag_eval.core.records import Absent
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.run_scores import judge_runs
 from rag_eval.pipeline.answer_stages import AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.index import CorpusIndex
-from rag_eval.pipeline.measure_stages import AnswerMeasures
+from rag_eval.pipeline.measure_stages import NO_ANSWERS, AnswerMeasures
 from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
 from rag_eval.pipeline.runner import (
     WHOLE,
@@ -599,7 +600,9 @@ def compare_miss_rates(
             for name in scored.names
         },
         corpus_coverage=coverage,
-        answers=summarize_answers(worth, scored.gold.named_gold),
+        answers=summarize_answers(worth, scored.gold.named_gold)
+        if worth.by_query
+        else Absent(reason=NO_ANSWERS),
         iterative={
             name: account_for_rounds(scored, name)
             for name in scored.names

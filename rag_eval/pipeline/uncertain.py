@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.records import Absent as NotMeasured
 from rag_eval.core.records import Figure
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
@@ -16,7 +15,6 @@ from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.run_scores import figure_of
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot
 from rag_eval.pipeline.index import CorpusIndex
-from rag_eval.pipeline.measure_stages import NO_ANSWERS
 from rag_eval.pipeline.runs import ScoredRuns
 from rag_eval.uncertainty.claims import RateSource
 from rag_eval.uncertainty.confidence import (
@@ -40,11 +38,9 @@ from rag_eval.uncertainty.iterative import list_expansions
 from rag_eval.uncertainty.miss_rate_report import AnswerConfidences, CorpusCoverage
 
 
-def summarize_answers(worth: AnswerWorth, named_gold: NamedGold) -> AnswerConfidences | NotMeasured:
-    """Average the confidence values of the answers."""
+def summarize_answers(worth: AnswerWorth, named_gold: NamedGold) -> AnswerConfidences:
+    """Average the confidence values of one answer or more."""
     values_of = list(worth.by_query.values())
-    if not values_of:
-        return NotMeasured(reason=NO_ANSWERS)
     shared = named_gold.of(list(worth.by_query))
 
     def mean(name: str) -> Figure:

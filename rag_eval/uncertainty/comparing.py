@@ -7,13 +7,12 @@ adjusted p.
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias, get_args
+from typing import Final, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, number
-from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.records import CountedInterval
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import (
@@ -46,13 +45,13 @@ class Misses:
 
     `missed` [n] are outcomes, 0 or 1, NaN = not judged. `calibrated` [n] are miss rates from
     models that did not see the query's group, NaN = no estimate. `raw` [n] are uncalibrated
-    estimates, `heuristic_v0`; None if they are not compared.
+    estimates, `heuristic_v0`.
     """
 
     name: str
     missed: FloatArray
     calibrated: FloatArray
-    raw: FloatArray | None = None
+    raw: FloatArray
 
     @property
     def squared_error(self) -> FloatArray:
@@ -84,19 +83,7 @@ def compare(strategies: Sequence[Misses], gold: SharedGold) -> MissComparison:
     """Compare every pair of two or more strategies on the same queries, in the order given.
 
     `gold` is that of the n queries.
-
-    Raises InputError for fewer than two strategies, or a repeated strategy.
     """
-    names = [entry.name for entry in strategies]
-    if len(names) < 2 or len(set(names)) < len(names):  # noqa: PLR2004 - a pair
-        raise InputError(
-            Problem(
-                "bad_comparison",
-                "A comparison needs two or more different strategies.",
-                found=", ".join(map(quoted, names)) or "none",
-                accepted="each strategy once",
-            )
-        )
     pairs = itertools.combinations(strategies, 2)
     rows = [row for a, b in pairs for row in _compare_values(a, b, gold)]
     return MissComparison(
@@ -139,45 +126,38 @@ def _describe(entry: Misses, gold: SharedGold) -> ComparedStrategy:
     return ComparedStrategy(
         name=entry.name,
         observed=mean_figure(entry.missed, gold),
-        raw=None if entry.raw is None else mean_figure(entry.raw, gold),
+        raw=mean_figure(entry.raw, gold),
         calibrated=mean_figure(entry.calibrated, gold),
         brier=mean_figure(entry.squared_error, gold),
         skill=mean_figure(entry.skills(), gold, unit_range=False),
     )
 
 
-Row = dict[str, Any]
-"""Fields of a MissDifference; absent fields are null."""
-
-
-def _row(a: Misses, b: Misses, measure: MissMeasure, delta: CountedInterval, **more: Any) -> Row:
-    return {"a": a.name, "b": b.name, "measure": measure, "delta": delta, **more}
-
-
-def _adjust(rows: list[Row]) -> list[MissDifference]:
+def _adjust(rows: list[MissDifference]) -> list[MissDifference]:
     """Adjust p over all pairs, separately for each measure.
 
     The measures answer different questions, and estimated miss rates nearly always differ.
     """
-    for measure in {row["measure"] for row in rows}:
-        alike = [row for row in rows if row["measure"] == measure]
+    adjusted = list(rows)
+    for measure in get_args(MissMeasure):
+        places = [at for at, row in enumerate(rows) if row.measure == measure]
         # NumPy turns None into NaN.
-        adjusted = holm(np.array([row.get("p") for row in alike], dtype=np.float64))
-        for row, p in zip(alike, adjusted, strict=True):
-            row["p_holm"] = finite(p)
-    absent = dict.fromkeys(("p", "n_better", "n_worse", "n_tied", "detectable"))
-    return [MissDifference(**{**absent, **row}) for row in rows]
+        values = holm(np.array([rows[at].p for at in places], dtype=np.float64))
+        for at, p in zip(places, values, strict=True):
+            adjusted[at] = MissDifference(**{**dict(rows[at]), "p_holm": finite(p)})
+    return adjusted
 
 
-def _compare_values(a: Misses, b: Misses, gold: SharedGold) -> list[Row]:
+def _compare_values(a: Misses, b: Misses, gold: SharedGold) -> list[MissDifference]:
     """Compare all measures of the queries; skills on the queries that have all four values."""
-    columns: dict[MissMeasure, tuple[FloatArray, FloatArray]] = {"observed": (a.missed, b.missed)}
-    if a.raw is not None and b.raw is not None:
-        columns["raw"] = (a.raw, b.raw)
-    columns["calibrated"] = (a.calibrated, b.calibrated)
-    columns["brier"] = (a.squared_error, b.squared_error)
     shared = ~np.isnan(a.squared_error + b.squared_error)
-    columns["skill"] = (a.skills(shared), b.skills(shared))
+    columns: dict[MissMeasure, tuple[FloatArray, FloatArray]] = {
+        "observed": (a.missed, b.missed),
+        "raw": (a.raw, b.raw),
+        "calibrated": (a.calibrated, b.calibrated),
+        "brier": (a.squared_error, b.squared_error),
+        "skill": (a.skills(shared), b.skills(shared)),
+    }
     left, right = (np.column_stack([pair[side] for pair in columns.values()]) for side in (0, 1))
     paired = paired_comparison(
         left,
@@ -200,10 +180,23 @@ def _compare_values(a: Misses, b: Misses, gold: SharedGold) -> list[Row]:
             n=n,
             n_effective=float(paired.n_effective[at]),
         )
-        names = ("n_better", "n_worse", "n_tied") if n and measure != "skill" else ()
-        versus = {name: int(getattr(paired, name)[at]) for name in names}
-        p, detectable = finite(paired.p[at]), finite(paired.minimum_detectable[at])
-        rows.append(_row(a, b, measure, delta, p=p, detectable=detectable, **versus))
+        has_counts = n and measure != "skill"
+        counts = {
+            name: int(getattr(paired, name)[at]) if has_counts else None
+            for name in ("n_better", "n_worse", "n_tied")
+        }
+        rows.append(
+            MissDifference(
+                a=a.name,
+                b=b.name,
+                measure=measure,
+                delta=delta,
+                p=finite(paired.p[at]),
+                p_holm=None,
+                detectable=finite(paired.minimum_detectable[at]),
+                **counts,
+            )
+        )
     return rows
 
 

@@ -291,7 +291,7 @@ class ComparedStrategy(Record):
 
     name: Name
     observed: CountedInterval
-    raw: CountedInterval | None
+    raw: CountedInterval
     calibrated: CountedInterval
     brier: CountedInterval
     skill: CountedInterval
