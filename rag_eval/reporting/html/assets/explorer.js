@@ -437,16 +437,13 @@
       return [line, make('tr', { class: 'ex-detail-row', role: 'row', keydown: escape }, panel)];
     };
 
-    /** Say how the questions are sorted, and what changed since the previous run. */
+    /** Say how the questions are sorted, and how many changed since the previous run. */
     const orderText = (key, descending) => {
-      const by = 'Sorted by ' + columns.find((column) => column.key === key).label + (descending ? ', highest first. ' : ', lowest first. ');
-      if (!summary.previous) return [by, 'No previous run to compare with: ', foreign(summary.previous_reason), '.'];
+      const by = 'Sorted by ' + columns.find((column) => column.key === key).label + (descending ? ', highest first.' : ', lowest first.');
       const changed = questions.change[view.strategy].filter(isNumber);
+      if (changed.length === 0) return by + ' No previous run to compare with.';
       const [fell, rose] = [changed.filter((x) => x < 0).length, changed.filter((x) => x > 0).length];
-      const changes = (summary.previous_changes ?? []).join('; ');
-      const caveat = summary.previous_comparable === false ? ' The two are not comparable: ' : ' Changed between the two: ';
-      const why = changes === '' ? [] : [caveat, foreign(changes), '.'];
-      return [by, 'Compared with run ', foreign(summary.previous, 'ex-id'), ': ' + fell + ' questions fell, ' + rose + ' rose.', ...why];
+      return by + ' Since the previous run ' + fell + ' questions fell, ' + rose + ' rose.';
     };
 
     /** Whether a question passes the filters. */
@@ -470,7 +467,7 @@
         if (column.key === key) heads[n].setAttribute('aria-sort', descending ? 'descending' : 'ascending');
         else heads[n].removeAttribute('aria-sort');
       });
-      order.replaceChildren(...orderText(key, descending));
+      order.textContent = orderText(key, descending);
       const nothing = make('tr', { role: 'row' }, make('td', { role: 'cell', colspan: columns.length }, quiet('No question fits these filters.')));
       body.replaceChildren(...(listed.length > 0 ? listed.flatMap(row) : [nothing]));
       page.textContent = 'Page ' + view.page + ' of ' + pages();
