@@ -33,6 +33,8 @@ from rag_eval.core.parts import BUILT_IN_MODEL, ConfigValue, Name, Part
 SETTINGS_FILE = "settings.toml"
 _BUCKET = re.compile(r"(?!file:|local:)[a-z][a-z0-9+.-]*://[^/:\s][^:\s]*\Z")
 
+ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
 Source = Annotated[
     str, StringConstraints(pattern=r"^(?:[A-Za-z_][\w.]*:[A-Za-z_]\w*|https?://\S+)$")
 ]
@@ -289,7 +291,6 @@ REMOVED_SETTINGS: Final = {
     "external.backoff_s": "the first wait is 0.5 s; delete the line",
     "external.max_reply_bytes": "a reply has at most 8,000,000 bytes; delete the line",
     "engines.*.key_scheme": "write the scheme before the key in its variable, as `ApiKey ...`",
-    "rerankers": "name your retriever with its reranker under `sources`, for kind external",
     "latency_queries": "up to 60 wordings are timed; delete the line",
     "alerts.dagster_url": "a mail names the run; Dagster finds it by its id",
 }
@@ -368,6 +369,10 @@ class Settings(BaseSettings):
         description="configuration of the executor; default: the configuration of each run",
     )
     alerts: MailAlerts | None = None
+    rerankers: dict[str, ImportPath] = Field(
+        default_factory=dict,
+        description="name -> module:attribute of a reranker that gold sets may name",
+    )
     sources: dict[str, Source] = Field(
         default_factory=dict,
         description="name -> module:attribute or URL of a retriever that gold sets may name",

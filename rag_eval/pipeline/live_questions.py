@@ -8,7 +8,7 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import RetrievalOptions
 from rag_eval.pipeline.corpus import (
@@ -25,6 +25,7 @@ from rag_eval.pipeline.open_strategies import open_index
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.pipeline.uncertain import measure_coverage
+from rag_eval.retrieval.outside import QueryError
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
@@ -154,8 +155,8 @@ class LiveStrategy:
         Raises
         ------
         InputError
-            The question is blank, too long or cannot be stored, or the file of vectors has none
-            for it.
+            The question is blank, too long or cannot be stored, the file of vectors has none for
+            it, or the reranker failed.
         """
         _check(query)
         config, k = self._config, self._config.uncertainty.k
@@ -164,7 +165,13 @@ class LiveStrategy:
             accepted = "a question of the gold set, or a strategy whose embedding names a model"
             raise InputError.of("no_vector", message, field=self.name, accepted=accepted)
         options = RetrievalOptions(top_k=config.depth)
-        ranking, (result,) = self._service.rank([query], options)
+        try:
+            ranking, (result,) = self._service.rank([query], options)
+        except QueryError as error:
+            message = "the retrieval failed"
+            raise InputError.of(
+                "retrieval_failed", message, field=self.name, found=quoted(str(error), 400)
+            ) from error
         batch = self._opened.batch(self._spec, [query], ranking)
         frame = signal_frame(batch, k, self.name, 0, np.zeros(1, dtype=bool))
         wording = dict.fromkeys(("query_id", "paraphrase_id"), "")

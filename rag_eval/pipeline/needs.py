@@ -27,6 +27,7 @@ from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.embedding.embedders import read_vectors
 from rag_eval.retrieval.kinds.external import read_run
 from rag_eval.retrieval.outside import Outside
+from rag_eval.retrieval.strategies import find_reranker
 
 
 def list_unmet_needs(evaluation: Evaluation, gold: GoldSet) -> list[Problem]:
@@ -54,6 +55,8 @@ def _needs_of_strategies(evaluation: Evaluation, gold: GoldSet) -> Iterator[Call
                 yield partial(read_run, base / name, variants(gold))
             else:
                 yield partial(_read_outputs, evaluation, name)
+        if spec.rerank is not None and spec.rerank.kind != "mmr":
+            yield partial(find_reranker, spec.rerank.kind, settings.rerankers)
         for embedding in spec.embeddings().values():
             if embedding.vectors is not None:
                 yield partial(read_vectors, base / embedding.vectors)

@@ -29,12 +29,17 @@ def n_embedded(admitted: AdmittedChunks) -> int:
 
 
 def chosen_kinds(evaluation: Evaluation, strategy: str) -> list[str]:
-    """Name the modules of the kinds of a strategy and its base, or of all strategies."""
-    config = evaluation.config
+    """Name the modules of kinds and rerankers of a strategy and its base, or of all strategies."""
+    config, rerankers = evaluation.config, evaluation.settings.rerankers
     chosen = [spec for spec in config.strategies if strategy in {"", spec.name}]
-    return sorted(
-        {type(spec).__module__ for part in chosen for spec in (part, config.base_of(part))}
-    )
+    concerned = [*chosen, *(config.base_of(spec) for spec in chosen)]
+    modules = {type(spec).__module__ for spec in concerned}
+    modules |= {
+        rerankers[spec.rerank.kind].partition(":")[0]
+        for spec in concerned
+        if spec.rerank is not None and spec.rerank.kind in rerankers
+    }
+    return sorted(modules)
 
 
 def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy) -> Identity:

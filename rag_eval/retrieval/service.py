@@ -20,6 +20,7 @@ from rag_eval.core.types import (
     Window,
 )
 from rag_eval.corpus.analyzer import ANALYZER
+from rag_eval.retrieval.outside import QueryError
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import ReadyStrategy
 
@@ -162,10 +163,15 @@ class RetrievalService:
     def rank(
         self, queries: list[str], options: RetrievalOptions
     ) -> tuple[Ranking, list[RetrievalResult]]:
-        """Retrieve for queries, with their ranking as rows of the corpus's chunks."""
+        """Retrieve for queries, with their ranking as rows of the corpus's chunks.
+
+        Raises QueryError where a user's reranker failed.
+        """
         strategy, started = self._strategy(options.strategy or self._default), time.perf_counter()
         allowed = self._allowed(options)
         ranked = strategy.search(queries, options.top_k, self._seed, allowed=allowed, cached=False)
+        if ranked.failure is not None:
+            raise QueryError("raised", ranked.failure)
         duration = (time.perf_counter() - started) / len(queries)
         results = [self._result(strategy, ranked, at, duration) for at in range(len(queries))]
         return ranked, results

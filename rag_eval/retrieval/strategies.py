@@ -2,15 +2,17 @@
 
 import contextlib
 import dataclasses
+import importlib
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from rag_eval.core.arrays import BoolArray, Float32Array
-from rag_eval.core.parts import Embedding
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
+from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.parts import FOREIGN, Embedding
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.retrieval.embedding.embedders import Advance
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model
@@ -30,9 +32,37 @@ POOL = 100
 With this pool, a depth of ten and a depth of a hundred give the same first ten ranks."""
 
 
-# ---- The rerank step: maximal marginal relevance over the vectors.
+# ---- The rerank step: maximal marginal relevance over the vectors, or a reranker of a user.
 
 BLOCK_BYTES = 64 * 2**20
+
+
+class Reranker(Protocol):
+    """Scores candidates anew. The settings map the name of a reranker to its import path."""
+
+    name: str
+
+    def scores(
+        self, queries: Sequence[str], texts: Sequence[Sequence[str]]
+    ) -> list[Sequence[float]]:
+        """Return one score for each text of each query, higher is better."""
+        ...
+
+
+def _reorder(first: Ranking, scores: np.ndarray, picked: Int32Array) -> Ranking:
+    """Reorder the first m places and keep the order of the places behind them.
+
+    `scores` [n, m] follow the old order, NaN for an empty place. `picked` [n, m] gives the old
+    places in the new order.
+    """
+    n, width = first.rows.shape
+    m = picked.shape[1]
+    behind = np.broadcast_to(np.arange(m, width, dtype=np.int32), (n, width - m))
+    places = np.concatenate([picked, behind], axis=1)
+    rerank = np.full((n, width), np.nan)
+    rerank[:, :m] = scores
+    scored = dataclasses.replace(first, rerank=rerank)
+    return scored.map(lambda part, _: np.take_along_axis(part, places, axis=1))
 
 
 def _mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) -> Ranking:
@@ -62,26 +92,74 @@ def _mmr(first: Ranking, vectors: Float32Array, *, lambda_: float, depth: int) -
             scores[start + here[live], best[live]] = value[here[live], best[live]]
             is_open[here[live], best[live]] = False
             nearest = np.maximum(nearest, alike[here, :, best]) if step else alike[here, :, best]
-    width = first.rows.shape[1]
-    behind = np.broadcast_to(np.arange(m, width, dtype=np.int32), (len(first.rows), width - m))
-    places = np.concatenate([picked, behind], axis=1)
-    rerank = np.full(first.rows.shape, np.nan)
-    rerank[:, :m] = scores
-    scored = dataclasses.replace(first, rerank=rerank)
-    return scored.map(lambda part, _: np.take_along_axis(part, places, axis=1))
+    return _reorder(first, scores, picked)
+
+
+def _check_scores(scores: Sequence[float], count: int) -> FloatArray:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (count,) or not np.isfinite(values).all():
+        raise ValueError(
+            f"reranker: {count} candidates got scores of shape {values.shape}; "
+            "accepted: one finite number for each"
+        )
+    return values
+
+
+def order_by_scores(first: Ranking, rows: Sequence[Sequence[float]], *, depth: int) -> Ranking:
+    """Order the first `depth` places by a reranker's scores; ties go to the better k_pos.
+
+    Raises `ValueError` unless a query has one finite score for each candidate.
+    """
+    m = min(depth, first.rows.shape[1])
+    scores = np.full((len(first.rows), m), np.nan)
+    counts = first.has_chunk[:, :m].sum(axis=1)
+    for query, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        scores[query, :count] = _check_scores(row, count)
+    key = np.where(np.isnan(scores), np.inf, -scores)
+    return _reorder(first, scores, np.argsort(key, axis=1, kind="stable").astype(np.int32))
+
+
+def _ask_reranker(
+    first: Ranking,
+    reranker: Reranker,
+    queries: Sequence[str],
+    texts: Sequence[Sequence[str]],
+    depth: int,
+) -> Ranking:
+    """Order by a user's reranker. An error fails its own query and no other query.
+
+    The whole batch is asked at once. When this fails, each query is asked alone.
+    """
+    try:
+        return order_by_scores(first, reranker.scores(queries, texts), depth=depth)
+    except Exception:  # noqa: BLE001, S110 - foreign code; the queries at fault are found below
+        pass
+    scores: list[Sequence[float]] = [[0.0] * len(candidates) for candidates in texts]
+    failures: dict[int, str] = {}
+    for at, (query, candidates) in enumerate(zip(queries, texts, strict=True)):
+        try:
+            (alone,) = reranker.scores([query], [candidates])
+            scores[at] = _check_scores(alone, len(candidates)).tolist()
+        except Exception as error:  # noqa: BLE001 - foreign code fails this query alone
+            failures[at] = quoted(f"{type(error).__name__}: {error}")
+    ranked = order_by_scores(first, scores, depth=depth)
+    failed = np.isin(np.arange(len(queries)), list(failures))
+    failure = next(iter(failures.values()), None)
+    return dataclasses.replace(ranked.blank(failed), failed=failed, failure=failure)
 
 
 # ---- Shared parts of strategies over one chunk table, and a strategy that is ready to search.
 
 
 class StrategyIndex:
-    """Everything that strategies over one chunk table share: engines and embeddings."""
+    """Everything that strategies over one chunk table share: engines, embeddings, rerankers."""
 
     def __init__(
         self,
         table: ChunkTable,
         places: Places,
         chroma: "ChromaStore | None" = None,
+        rerankers: Mapping[str, str] | None = None,
         *,
         prefix: str = "",
     ) -> None:
@@ -89,6 +167,8 @@ class StrategyIndex:
         self.places = places
         self.chroma = chroma
         """The store of graphs; None without an approximate strategy."""
+        self.rerankers = dict(rerankers or {})
+        """Import path of each reranker that gold sets may name, by name."""
         self.prefix = prefix
         """Prefix of the names of all graphs of this corpus."""
         self._engines: dict[str, Any] = {}
@@ -115,7 +195,7 @@ class StrategyIndex:
 
     def rerank_source(self, spec: Strategy) -> EmbeddingSource | None:
         """Return the embedding of an MMR step: of the step, else of the strategy, else LSA."""
-        if spec.rerank is None:
+        if spec.rerank is None or spec.rerank.kind != "mmr":
             return None
         embedding = spec.rerank.embedding or spec.embeds_with
         return self.source(embedding or Embedding(model="lsa-256"))
@@ -155,6 +235,41 @@ class StrategyIndex:
                         built.append(graph)
             dropped += self.chroma.drop(self.family(model), set(keep.values()))
         return built, dropped
+
+    def reranker(self, name: str) -> Reranker:
+        """Import a reranker that the settings enable."""
+        path = find_reranker(name, self.rerankers)
+
+        def load() -> Reranker:
+            module, attribute = path.split(":")
+            try:
+                target: Any = getattr(importlib.import_module(module), attribute)
+                loaded: Reranker = target() if isinstance(target, type) else target
+            except FOREIGN as error:
+                raise InputError.of(
+                    "reranker_unusable",
+                    f"the reranker {quoted(name)} cannot be loaded",
+                    "settings",
+                    field="rerankers",
+                    found=f"{path}: {type(error).__name__}: {error}",
+                ) from error
+            return loaded
+
+        return self.engine(f"reranker {name}", load)
+
+
+def find_reranker(name: str, rerankers: Mapping[str, str]) -> str:
+    """Return the import path of a reranker; raises InputError `unknown_reranker`."""
+    if name not in rerankers:
+        names = ", ".join(["mmr", *sorted(rerankers)])
+        raise InputError.of(
+            "unknown_reranker",
+            "the settings enable no reranker of this name",
+            field="rerank.kind",
+            found=name,
+            accepted=f"{names} (enable one with RAG_EVAL_RERANKERS)",
+        )
+    return rerankers[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,8 +362,14 @@ class ReadyStrategy:
         step = self.spec.rerank
         request = Request(queries, self._pool(depth), seed, allowed, cached)
         ranking = self.spec.rank(self.index, request)
-        source = self.index.rerank_source(self.spec)
-        if step is None or source is None:
+        if step is None:
             return ranking.cut(depth)
-        vectors = source.chunk_vectors()
-        return _mmr(ranking, vectors, lambda_=step.lambda_, depth=step.depth).cut(depth)
+        source = self.index.rerank_source(self.spec)
+        if source is not None:
+            vectors = source.chunk_vectors()
+            return _mmr(ranking, vectors, lambda_=step.lambda_, depth=step.depth).cut(depth)
+        candidates = [
+            self.index.table.texts_of(rows[rows >= 0]) for rows in ranking.rows[:, : step.depth]
+        ]
+        reranker = self.index.reranker(step.kind)
+        return _ask_reranker(ranking, reranker, queries, candidates, step.depth).cut(depth)

@@ -81,6 +81,7 @@ class OpenIndex:
             self.table,
             places,
             open_chroma(settings) if needs_graph else None,
+            settings.rerankers,
             prefix=f"{config.name}.",
         )
         self.strategies = {spec.name: ReadyStrategy(spec, self.index) for spec in local}

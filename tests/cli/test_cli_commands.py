@@ -266,7 +266,7 @@ def test_a_file_in_the_place_of_a_folder(project, place):
     ("settings", "says"),
     [
         ("nothing = 1", "[nothing]"),
-        ('sources = {x = "rm -rf /"}', "[sources.x]"),
+        ('rerankers = {x = "rm -rf /"}', "[rerankers.x]"),
         ("home = 1\0", "settings.toml"),
     ],
 )

@@ -31,6 +31,10 @@ UNMET = {
     "a source": (add("{name: e, kind: external, source: nobody}"), "unknown_source"),
     "a run file": (add("{name: e, kind: external, run_file: none.trec}"), "none.trec"),
     "rankings of outputs": (add("{name: e, kind: external, recorded: none.jsonl}"), "none.jsonl"),
+    "a reranker": (
+        add("{name: e, kind: bm25, rerank: {kind: nobody, depth: 5}}"),
+        "unknown_reranker",
+    ),
     "vectors": (
         add("{name: e, kind: vector, embedding: {vectors: none.npz}}"),
         "vectors_unreadable",

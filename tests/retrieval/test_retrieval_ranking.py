@@ -1,6 +1,7 @@
 """Selection, order, normalisation, fusion and MMR agree with the slow reference, with many ties."""
 
 import numpy as np
+import pytest
 import reference
 from corpora import listed, made_ranking
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from rag_eval.retrieval.kinds.hybrid import reciprocal_rank, weighted
 from rag_eval.retrieval.ranking import order, scale_by_top, scale_min_max, select
-from rag_eval.retrieval.strategies import _mmr
+from rag_eval.retrieval.strategies import _mmr, order_by_scores
 
 TIED = st.sampled_from([None, -0.5, 0.0, 0.25, 0.25, 0.5, 1.0])
 """Few distinct scores, so that most scores are tied. None marks a chunk that is no candidate."""
@@ -164,3 +165,21 @@ def test_mmr(rankings, lambda_, depth, data):
         for place, (row, norm) in enumerate(listed(found, query, "norm")):
             assert found.k_pos[query, place] == place_before[row]
             assert norm == norm_before[row]
+
+
+def test_an_outside_reranker_orders_the_head_and_keeps_the_tail():
+    first = made_ranking([[(5, 1.0), (3, 0.8), (8, 0.5), (1, 0.1)], [(2, 1.0)], []], 4)
+    found = order_by_scores(first, [[0.1, 0.9, 0.9], [7.0], []], depth=3)
+    assert found.rows.tolist() == [[3, 8, 5, 1], [2, -1, -1, -1], [-1, -1, -1, -1]]
+    assert found.k_pos.tolist() == [[2, 3, 1, 4], [1, 0, 0, 0], [0, 0, 0, 0]]
+    assert found.rerank[0, :3].tolist() == [0.9, 0.9, 0.1]
+    assert np.isnan(found.rerank[0, 3])
+
+
+@pytest.mark.parametrize(
+    "given_scores",
+    [[[1.0]], [[1.0, np.nan]], [[1.0, np.inf]], [[1.0, 2.0, 3.0]], [], [[1.0, 2.0], []]],
+)
+def test_a_reranker_that_answers_wrongly_is_refused(given_scores):
+    with pytest.raises(ValueError, match=r"reranker|zip"):
+        order_by_scores(made_ranking([[(1, 1.0), (0, 0.5)]], 2), given_scores, depth=5)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from corpora import listed, places, table
 
+from rag_eval.core.errors import InputError
 from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import Rerank
 from rag_eval.retrieval.chroma import ChromaStore
@@ -29,6 +30,7 @@ STRATEGIES = [
     Bm25(name="rank-bm25", kind="bm25", engine="rank-bm25"),
     Bm25(name="bm25-mmr", kind="bm25", rerank=Rerank(kind="mmr", depth=30, embedding=LSA)),
     Bm25(name="bm25-mmr-default", kind="bm25", rerank=Rerank(kind="mmr", depth=20)),
+    Bm25(name="bm25-shortest", kind="bm25", rerank=Rerank(kind="shortest_first", depth=7)),
     Vector(name="vector", kind="vector", embedding=LSA),
     Vector(name="vector-mmr", kind="vector", embedding=LSA, rerank=Rerank(kind="mmr", depth=150)),
     Vector(name="approximate", kind="vector", embedding=LSA, search="approximate"),
@@ -41,7 +43,7 @@ STRATEGIES = [
         search="approximate",
         alpha=0.3,
         beta=1.0,
-        rerank=Rerank(kind="mmr", depth=5),
+        rerank=Rerank(kind="shortest_first", depth=5),
     ),
 ]
 WORDS = [
@@ -73,8 +75,9 @@ def texts():
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     folder = tmp_path_factory.mktemp("strategies")
+    rerankers = {"shortest_first": "rerankers:ShortestFirst", "ready": "rerankers:READY"}
     index = StrategyIndex(
-        table(texts()), places(folder), ChromaStore(folder / "chroma"), prefix="test."
+        table(texts()), places(folder), ChromaStore(folder / "chroma"), rerankers, prefix="test."
     )
     source = index.source(LSA)
     index.chroma.build(
@@ -152,6 +155,16 @@ def test_only_allowed_chunks_are_ranked(strategy):
     ).has_chunk.any()
 
 
+def test_a_reranker_that_the_settings_do_not_enable_is_refused(index):
+    strategy = ReadyStrategy(
+        Bm25(name="bm25", kind="bm25", rerank=Rerank(kind="unheard_of")), index
+    )
+    with pytest.raises(InputError, match="unheard_of") as caught:
+        strategy.search(["graph1"], 10)
+    assert caught.value.problems[0].code == "unknown_reranker"
+    assert "mmr, ready, shortest_first" in caught.value.problems[0].accepted
+
+
 def summarize(ready):
     """Return the index hash of a strategy and a digest of its rankings."""
     found = ready.search(QUERIES, 50)
@@ -165,7 +178,8 @@ from pathlib import Path
 from corpora import places, table
 from test_retrieval_strategies import STRATEGIES, summarize, texts
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
-index = StrategyIndex(table(texts()), places(Path(sys.argv[1])), None)
+rerankers = {"shortest_first": "rerankers:ShortestFirst"}
+index = StrategyIndex(table(texts()), places(Path(sys.argv[1])), None, rerankers)
 exact = [spec for spec in STRATEGIES if getattr(spec, "search", "exact") == "exact"]
 found = {spec.name: summarize(ReadyStrategy(spec, index)) for spec in exact}
 print(json.dumps(found))
@@ -185,6 +199,6 @@ def test_another_process_with_another_hash_seed_ranks_alike(index, tmp_path, pro
     )
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout)
-    assert len(there) == 8
+    assert len(there) == 9
     specs = [spec for spec in STRATEGIES if spec.name in there]
     assert there == {spec.name: summarize(ReadyStrategy(spec, index)) for spec in specs}
