@@ -265,85 +265,41 @@ def test_messages_without_an_answer_are_no_answer(tmp_path):
     assert (output.question, output.answer) == ("Q?", None)
 
 
-def step(place, kind, parent="0", **more):
-    return run(place, parent, "retriever" if kind == "found" else "chain", name=kind, **more)
+RERANKED = {
+    "a reranked list": ("found ab, Reranker b", "b"),
+    "one list of two searches": ("found a, found b, rerank ba", "ba"),
+    "reranked twice": ("found ab, rerank ba, rerank a", "a"),
+    "two rounds": ("found ab, rerank b, found cd, rerank d", "bd"),
+    "a search after it": ("found ab, rerank b, found c", "bc"),
+    "a reranker without a list": ("found a, rerank", "a"),
+    "a model that reranks in words": ("found a, llm b", "a"),
+    "a retriever inside of another": ("found b, found/3 ab, chain/1", "b"),
+}
+"""Name and documents of each step, perhaps with the step around it -> documents of the context."""
 
 
-RERANKED = [
-    (
-        "a reranked list",
-        [step("1", "found", **documents("a", "b")), step("2", "Reranker", **documents("b"))],
-        "b",
-    ),
-    (
-        "one list of two searches",
-        [
-            step("1", "found", **documents("a")),
-            step("2", "found", **documents("b")),
-            step("3", "rerank", **documents("b", "a")),
-        ],
-        "ba",
-    ),
-    (
-        "reranked twice",
-        [
-            step("1", "found", **documents("a", "b")),
-            step("2", "rerank", **documents("b", "a")),
-            step("3", "rerank", **documents("a")),
-        ],
-        "a",
-    ),
-    (
-        "two rounds",
-        [
-            step("1", "found", **documents("a", "b")),
-            step("2", "rerank", **documents("b")),
-            step("3", "found", **documents("c", "d")),
-            step("4", "rerank", **documents("d")),
-        ],
-        "bd",
-    ),
-    (
-        "a search after it",
-        [
-            step("1", "found", **documents("a", "b")),
-            step("2", "rerank", **documents("b")),
-            step("3", "found", **documents("c")),
-        ],
-        "bc",
-    ),
-    ("a reranker without a list", [step("1", "found", **documents("a")), step("2", "rerank")], "a"),
-    (
-        "a model that reranks in words",
-        [
-            step("1", "found", **documents("a")),
-            run("2", "0", "llm", name="rerank", **documents("b")),
-        ],
-        "a",
-    ),
-    (
-        "a retriever inside of another",
-        [
-            step("1", "found", **documents("b")),
-            step("2", "found", "3", **documents("a", "b")),
-            run("3", "1"),
-        ],
-        "b",
-    ),
-]
+def make_steps(text):
+    for place, step in enumerate(text.split(", "), 1):
+        name, _, names = step.partition(" ")
+        name, _, parent = name.partition("/")
+        kind = {"found": "retriever", "llm": "llm"}.get(name, "chain")
+        name = "rerank" if name == "llm" else name
+        found = documents(*names) if names else {}
+        yield run(str(place), parent or "0", kind, name=name, **found)
 
 
-@pytest.mark.parametrize(
-    ("spans", "names"), [row[1:] for row in RERANKED], ids=[row[0] for row in RERANKED]
-)
-def test_the_last_list_of_a_retrieval_is_its_context(spans, names, tmp_path):
+@pytest.mark.parametrize("name", RERANKED)
+def test_the_last_list_of_a_retrieval_is_its_context(name, tmp_path):
+    steps, names = RERANKED[name]
     root = run(
         "0",
         name="rag with rerank",
         inputs={"question": "Q?"},
         outputs={"answer": "A.", **documents("z")["outputs"]},
     )
-    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", [root, *spans][::-1]))
+    (output,) = read_outputs(
+        write_spans(tmp_path / "spans.jsonl", [root, *make_steps(steps)][::-1])
+    )
     assert [item.document for item in output.contexts] == list(names)
     assert (output.question, output.answer) == ("Q?", "A.")
 

