@@ -84,17 +84,14 @@ def _raise_unseen(
 
 
 def _screen_batch(
-    batch: Sequence[tuple[int, str]],
-    rules: RuleSet,
-    *,
-    sentences: bool,
+    first: int, texts: Sequence[str], rules: RuleSet, *, sentences: bool
 ) -> Iterator[Finding]:
-    """Yield the findings of (row, text): of each text the tricks, then the views."""
-    readings = read_all([text for _, text in batch])
+    """Yield the findings of texts whose rows begin at `first`: the tricks, then the views."""
+    readings = read_all(texts)
     views = [view for reading in readings for view in reading.views]
     ruled = iter(rules.find([view.text for view in views]))
     spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
-    for (row, text), reading in zip(batch, readings, strict=True):
+    for row, (text, reading) in enumerate(zip(texts, readings, strict=True), first):
         yield from ((row, *trick) for trick in reading.tricks)
         visible: list[tuple[_Match, int]] = []
         tricks = {trick.rule for trick in reading.tricks}
@@ -127,10 +124,7 @@ def _screen_batch(
 
 
 def screen(
-    texts: Sequence[str],
-    rules: RuleSet | None = None,
-    *,
-    sentences: bool = True,
+    texts: Sequence[str], rules: RuleSet | None = None, *, sentences: bool = True
 ) -> pd.DataFrame:
     """Screen documents, chunks or passages one by one, in time linear in each length.
 
@@ -139,14 +133,12 @@ def screen(
     """
     rules = rules or RuleSet.load()
     findings: list[Finding] = []
-    batch: list[tuple[int, str]] = []
-    size = 0
-    for row, text in enumerate(texts):
-        batch.append((row, text))
+    first = size = 0
+    for end, text in enumerate(texts, 1):
         size += len(text)
-        if size >= _BATCH_CHARS or row == len(texts) - 1:
-            findings += _screen_batch(batch, rules, sentences=sentences)
-            batch, size = [], 0
+        if size >= _BATCH_CHARS or end == len(texts):
+            findings += _screen_batch(first, texts[first:end], rules, sentences=sentences)
+            first, size = end, 0
     return make_frame(FINDINGS, findings)
 
 

@@ -355,8 +355,8 @@ class RuleSet:
         self.rules, self.words = tuple(rules), words or {}
         self.about_code = frozenset(rule.id for rule in self.rules if rule.about_code)
         self._compiled: list[LinearPattern] = []
-        bits: dict[frozenset[str], int] = {}
-        rarest: dict[str, list[tuple[int, int]]] = {}
+        # word -> the phrases that are looked up by it: all sets of needed words, place of the rule
+        self._phrases: dict[bytes, list[tuple[list[frozenset[bytes]], int]]] = {}
         raw = []
         for place, rule in enumerate(self.rules):
             lists = self.words.get(rule.language, {})
@@ -364,25 +364,16 @@ class RuleSet:
             self._compiled.append(LinearPattern(pattern))
             for phrase in rule.phrases:
                 needed = _needed_words(phrase, lists, _FREQUENT)
-                if phrase.startswith("re:"):
-                    raw.append(phrase.removeprefix("re:"))
+                if phrase.startswith(_RAW):
+                    raw.append(phrase.removeprefix(_RAW))
                     needed = [frozenset((_NO_WORDS,))]
-                mask = sum({bits.setdefault(keys, 1 << len(bits)) for keys in needed})
+                encoded = [frozenset(map(str.encode, keys)) for keys in needed]
                 for key in max(needed, key=_rarity):
-                    rarest.setdefault(key, []).append((mask, place))
+                    self._phrases.setdefault(key.encode(), []).append((encoded, place))
         self._raw = LinearPattern("|".join(raw) or r"[^\x00-\x{10ffff}]")
         self._scripts = {
             name.encode(): LinearPattern(letters) for name, letters in _SCRIPTS.items()
         }
-        of_words: dict[str, int] = {}
-        for keys, bit in bits.items():
-            for key in keys:
-                of_words[key] = of_words.get(key, 0) | bit
-        # word -> its bits, and the phrases that are looked up by it: needed bits, place of the rule
-        self._words = {
-            word.encode(): (bit, tuple(rarest.get(word, ()))) for word, bit in of_words.items()
-        }
-        self._known = frozenset(self._words)
         content = [rule.model_dump(mode="json") for rule in self.rules]
         self.version = digest([content, self.words], 12)
 
@@ -405,18 +396,16 @@ class RuleSet:
 
     def _candidates(self, part: bytes) -> set[int]:
         """Return the rules with a phrase whose needed words all stand in a part of a text."""
-        words = self._known.intersection(part.translate(_WORD_BYTES).split())
-        entries = [self._words[word] for word in words]
+        words = set(part.translate(_WORD_BYTES).split())
         if not part.isascii():
-            scripts = (name for name, letters in self._scripts.items() if letters.matches(part))
-            entries += [self._words[name] for name in scripts if name in self._words]
+            words |= {name for name, letters in self._scripts.items() if letters.matches(part)}
         if self._raw.matches(part):
-            entries.append(self._words[_NO_WORDS.encode()])
-        here = 0
-        for bit, _ in entries:
-            here |= bit
+            words.add(_NO_WORDS.encode())
         return {
-            place for _, phrases in entries for needed, place in phrases if needed & here == needed
+            place
+            for word in self._phrases.keys() & words
+            for needed, place in self._phrases[word]
+            if not any(map(words.isdisjoint, needed))
         }
 
     def find(self, texts: Sequence[str]) -> list[list[RuleMatch]]:
