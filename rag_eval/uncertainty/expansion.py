@@ -138,9 +138,15 @@ class CorpusWords:
 
     def aims(self, terms: "csr_array") -> Float32Array:
         """Give the idf-weighted mean of the vectors of each question's terms, unit or zero."""
-        weights = terms.copy()
-        weights.data = self.space.idf[weights.indices].astype(np.float32)
+        weights = weigh_by_idf(self.space, terms).astype(np.float32)
         return _unit(np.asarray(weights @ self.term_vectors, dtype=np.float32))
+
+
+def weigh_by_idf(space: TermSpace, terms: "csr_array") -> "csr_array":
+    """Replace the counts of terms by their idf, float64 [n, n_terms]."""
+    from scipy.sparse import csr_array
+
+    return csr_array((space.idf[terms.indices], terms.indices, terms.indptr), shape=terms.shape)
 
 
 def _with_ones(matrix: "csr_array") -> "csr_array":
@@ -433,8 +439,6 @@ def _add_relatives(
 
     Terms nearest to the subsumed or subsuming term and to the whole question come first.
     """
-    from scipy.sparse import csr_array
-
     corpus, asked_terms = context.words, context.batch.known[which]
     space = corpus.space
     terms = np.unique(asked_terms.indices).astype(np.int64)
@@ -442,11 +446,7 @@ def _add_relatives(
     terms = terms[(space.frequency[terms] > 0) & (space.frequency[terms] <= common)]
     near = _subsumption(corpus, terms, upwards=upwards)
     near.data = np.where(near.data >= NEAR_RELATIVE, near.data, 0.0)
-    asks = csr_array(
-        (space.idf[asked_terms.indices], asked_terms.indices, asked_terms.indptr),
-        shape=asked_terms.shape,
-    )
-    asks, columns = asks[:, terms], np.unique(near.tocoo().col)
+    asks, columns = weigh_by_idf(space, asked_terms)[:, terms], np.unique(near.tocoo().col)
     near, aims = near[:, columns], corpus.aims(asked_terms)
 
     def score(part: slice) -> FloatArray:

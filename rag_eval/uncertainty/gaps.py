@@ -9,7 +9,7 @@ import numpy as np
 from rag_eval.core.arrays import Float32Array, FloatArray, Int32Array, IntArray
 from rag_eval.core.config import ExpansionName
 from rag_eval.core.errors import quoted
-from rag_eval.uncertainty.expansion import ExpansionContext, find_runs, is_identifier
+from rag_eval.uncertainty.expansion import ExpansionContext, find_runs, is_identifier, weigh_by_idf
 
 NAMED = 5
 """Largest number of the question's words that a description names."""
@@ -137,10 +137,7 @@ def _extents(
     retrieved, most = rows >= 0, float(space.idf.max(initial=1.0))
 
     # Shares of each question's idf that the chunks hold: together, the best one, and the first.
-    asked = csr_array(
-        (space.idf[asked_terms.indices], asked_terms.indices, asked_terms.indptr),
-        shape=asked_terms.shape,
-    )
+    asked = weigh_by_idf(space, asked_terms)
     strangers = (set(batch.query_terms[place]) - left_out_terms for place in which.tolist())
     n_unknown = [sum(term >= space.n_terms for term in terms) for terms in strangers]
     missing = np.array(n_unknown, dtype=np.float64) * most

@@ -30,17 +30,6 @@ def claim_id_of(
     return digest(["claim", strategy_fingerprint, query_id, paraphrase_id, seed, text])
 
 
-def outcome_id_of(
-    claim_id: str, target: str, k: int, gold_source: str, supersedes: str | None = None
-) -> str:
-    """Identify an outcome by 32 hex digits.
-
-    Two corrections of one outcome have the same id. So only one of them is recorded, and a chain
-    of corrections never forks.
-    """
-    return digest(["outcome", claim_id, target, k, gold_source, supersedes or ""])
-
-
 def question_id(text: str) -> str:
     """Identify a question by its words, without regard to case, width and spacing.
 
@@ -53,9 +42,13 @@ def question_id(text: str) -> str:
 
 
 def new_outcome(**fields: Any) -> RetrievalOutcome:
-    """Make an outcome with its id; raises pydantic.ValidationError for fields that do not fit."""
-    claim_id, target, k = fields["claim_id"], fields["target"], fields["k"]
-    name = outcome_id_of(claim_id, target, k, fields["gold_source"], fields.get("supersedes"))
+    """Make an outcome with its id of 32 hex digits.
+
+    Two corrections of one outcome have the same id. So only one of them is recorded, and a chain
+    of corrections never forks. Raises pydantic.ValidationError for fields that do not fit.
+    """
+    key = [fields[name] for name in ("claim_id", "target", "k", "gold_source")]
+    name = digest(["outcome", *key, fields.get("supersedes") or ""])
     return RetrievalOutcome.model_validate({**fields, "outcome_id": name})
 
 
