@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from rag_eval.pipeline.stages import Outcome
 
 ROOTS_VARIABLE = "RAG_EVAL_CORPUS_ROOTS"
+MOST_LISTED = 20
+"""Most problems of a gold set that have a line each."""
 
 
 @app.command()
@@ -47,9 +49,13 @@ def lint(
     home: Home = None,
     gold_sets: GoldSets = None,
 ) -> None:
-    """List the problems of a gold set with file and line; exit 1 if one would block a run."""
+    """List the problems of a gold set with file and line; exit 1 if one would block a run.
+
+    Of many problems, those of one kind stand in one line, with their number and the first places.
+    """
     with report_errors():
         settings = open_settings(home, None, gold_sets)
+        from rag_eval.core.errors import grouped
         from rag_eval.corpus.masking import masked_text
         from rag_eval.pipeline.needs import lint_gold_set
         from rag_eval.pipeline.opening import open_gold_set, select_gold_sets
@@ -57,8 +63,9 @@ def lint(
         errors = 0
         for folder in select_gold_sets(settings.gold_sets, gold_set or [], every=True):
             problems = lint_gold_set(open_gold_set(folder, settings, progress=progress_for()))
-            for problem in problems:
-                typer.echo(masked_text(str(problem)))
+            lines = [*map(str, problems)] if len(problems) <= MOST_LISTED else grouped(problems)
+            for line in lines:
+                typer.echo(masked_text(line))
             n_errors = sum(problem.severity == "error" for problem in problems)
             typer.echo(f"{folder.name}: {n_errors} errors, {len(problems) - n_errors} warnings")
             errors += n_errors

@@ -173,9 +173,7 @@ def test_a_damaged_database_leaves_the_report(project):
     }
     assert str(project.root) not in json.dumps(project.report())
     assert "is not calibrated" in result.stdout
-    told = call(
-        project, "calibrate", "--gold-set", "tiny", "--gold-sets", project.gold.parent, exit_code=1
-    )
+    told = call(project, "calibrate", "tiny", "--gold-sets", project.gold.parent, exit_code=1)
     assert "database_failed" in told.output + told.stderr
 
 

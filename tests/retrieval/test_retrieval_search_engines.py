@@ -382,7 +382,10 @@ def test_hybrid_needs_its_pipeline_and_is_identified_by_it(cluster):
         pass
 
 
-@pytest.mark.parametrize(("key", "sent"), [("k1", "Bearer k1"), ("Basic bWU6", "Basic bWU6")])
+@pytest.mark.parametrize(
+    ("key", "sent"),
+    [("k1", "Bearer k1"), ("me:pw", "Basic bWU6cHc="), ("ApiKey bWU6", "ApiKey bWU6")],
+)
 def test_the_key_is_sent_with_its_scheme(opensearch, cluster, monkeypatch, key, sent):
     monkeypatch.setenv("MY_KEY", key)
     with opensearch.open(api_key_env="MY_KEY"):

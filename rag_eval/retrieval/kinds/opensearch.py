@@ -5,6 +5,7 @@ It follows the documented API. The tests use replies of that form, and no real s
 
 import math
 import urllib.parse
+from base64 import b64encode
 from typing import ClassVar, Literal, TypeVar
 
 from pydantic import AliasPath, BaseModel, Field, JsonValue, RootModel, ValidationError
@@ -54,6 +55,13 @@ class _Json(RootModel[dict[str, JsonValue]]):
     """A reply that is only hashed."""
 
 
+def _authorization(key: str) -> str:
+    """Write the header of `user:password`, of a bare token, or of a key with its own scheme."""
+    if " " in key:
+        return key
+    return f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
+
+
 class OpenSearchSource(EngineSource):
     """An index or an alias, searched in the mode of its strategy."""
 
@@ -63,8 +71,7 @@ class OpenSearchSource(EngineSource):
         if self._mode == "hybrid" and engine.search_pipeline is None:
             raise self.unusable("search_pipeline", "none, which mode hybrid needs")
         self._pipeline = urllib.parse.quote(engine.search_pipeline or "", safe="")
-        key = self.key if " " in self.key else f"Bearer {self.key}"
-        headers = {"authorization": key} if self.key else {}
+        headers = {"authorization": _authorization(self.key)} if self.key else {}
         self._web = WebClient(engine.url.rstrip("/"), self.limits, headers)
         self._filter = [{"terms": {name: value}} for name, value in self.filter_values().items()]
 
