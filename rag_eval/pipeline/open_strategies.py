@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.retrieval.embedding.source import ChunkTable, name_lsa_fit, pack_hashes
+from rag_eval.retrieval.embedding.source import ChunkTable, find_lsa_fit, pack_hashes
 from rag_eval.retrieval.outside import Outside
 from rag_eval.uncertainty.opened_index import OpenIndex, steering_calibrator
 
@@ -52,7 +52,7 @@ def identity_of(evaluation: Evaluation, admitted: AdmittedChunks, spec: Strategy
         else:
             chunks = admitted.artifact.frame("chunks", ["text_hash"])
         hashes = pack_hashes(chunks["text_hash"].tolist())
-        return name_lsa_fit(hashes, dimensions, admitted.about.analyzer)
+        return find_lsa_fit(evaluation.home, hashes, dimensions, admitted.about.analyzer)
 
     def read_stated_index() -> Mapping[str, object]:
         outside = Outside.model_validate(spec)

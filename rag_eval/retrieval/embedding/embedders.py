@@ -56,19 +56,25 @@ SVD_ITERATIONS = 5
 BLOCK = 8192
 SAMPLE = 50_000
 """Least number of texts of a corpus of which LSA is fitted on a sample, of about this size."""
+KEPT_SHARE = 0.9
+"""A fit on a sample stays in use while the corpus has this share of the texts of the sample."""
 
 
 def lsa_hash(text_hashes: Sequence[str], dimensions: int, analyzer: str = ANALYZER) -> str:
     """Hash the inputs of a fit: texts in order, analyzer, dimensions, seed and library version."""
-    parameters = [analyzer, dimensions, library_versions()["scikit-learn"], SVD_SEED]
-    return digest([list(text_hashes), *parameters], 16)
+    return digest([list(text_hashes), *lsa_parameters(dimensions, analyzer)], 16)
+
+
+def lsa_parameters(dimensions: int, analyzer: str) -> list[str | int]:
+    """List the inputs of a fit besides the texts."""
+    return [analyzer, dimensions, library_versions()["scikit-learn"], SVD_SEED]
 
 
 def choose_sample(keys: npt.NDArray[np.bytes_]) -> npt.NDArray[np.int64]:
     """Choose the rows of the texts that LSA is fitted on, by the hashes of all texts, bytes [n].
 
     A large corpus gives the texts with the lowest hashes, in the order of the hashes. So equal
-    corpora have equal samples.
+    corpora have equal samples, and a corpus that changed keeps most of its sample.
     """
     if len(keys) <= SAMPLE:
         return np.arange(len(keys))

@@ -16,6 +16,7 @@ from rag_eval.core.arrays import Float32Array, Int32Array, IntArray, find_rows
 from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import ANALYZER, Analyzer, TermRows, find_pairs
 from rag_eval.retrieval.embedding.embedders import (
+    KEPT_SHARE,
     Advance,
     Embedder,
     FileEmbedder,
@@ -25,9 +26,10 @@ from rag_eval.retrieval.embedding.embedders import (
     choose_sample,
     fit_lsa,
     lsa_hash,
+    lsa_parameters,
     no_advance,
 )
-from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, make_scratch_array
+from rag_eval.storage.artifacts import ARTIFACTS, Artifact, ArtifactStore, Parts, make_scratch_array
 from rag_eval.storage.files import atomic_path
 from rag_eval.storage.hashing import canonical_json, digest, file_hash, lines_hash, text_hash
 from rag_eval.storage.home import Home
@@ -214,9 +216,30 @@ LSA = "lsa"
 """Kind of the artifact with a fitted LSA model."""
 
 
-def name_lsa_fit(keys: npt.NDArray[Any], dimensions: int, analyzer: str = ANALYZER) -> str:
-    """Name the LSA model of texts by their hashes, bytes [n]; it may not be fitted yet."""
-    return lsa_hash(keys[choose_sample(keys)].astype(str).tolist(), dimensions, analyzer)
+def find_lsa_fit(
+    home: Home, keys: npt.NDArray[Any], dimensions: int, analyzer: str = ANALYZER
+) -> str:
+    """Return the id of the LSA model for a corpus, which may not be fitted yet.
+
+    `keys` are the hashes of the texts, bytes [n]. A small corpus has the model that is fitted on
+    all of its texts. For a large corpus, the home may have a model that is fitted on a sample of
+    which the corpus has `KEPT_SHARE`. The model with the largest share is used, because a new model
+    would embed all texts again. Without one, a sample of the corpus is fitted. The id is a hash of
+    the sample, so it tells the models apart.
+    """
+    sample = keys[choose_sample(keys)]
+    own_fit = lsa_hash(sample.astype(str).tolist(), dimensions, analyzer)
+    if len(sample) == len(keys):
+        return own_fit
+    shares, store = {own_fit: KEPT_SHARE}, ArtifactStore(home)
+    names = {name.split("/")[2] for name in home.names(f"{ARTIFACTS}/{LSA}")}
+    for key in names:
+        stored = store.whole(LSA, key)
+        if stored is None or "sample.npy" not in stored.files:
+            continue
+        if stored.json("parameters") == lsa_parameters(dimensions, analyzer):
+            shares[key] = float((find_rows(keys, stored.array("sample")) >= 0).mean())
+    return max(shares, key=lambda key: (shares[key], key == own_fit, key))
 
 
 # ---- Stored vectors by (text hash, model), so that no text is embedded twice.
@@ -428,7 +451,7 @@ class EmbeddingSource:
     def _find_fit(self, dimensions: int) -> str:
         table = self.table
         hashes = pack_hashes(table.text_hashes)
-        return name_lsa_fit(hashes, dimensions, table.analyzer_name)
+        return find_lsa_fit(self.places.home, hashes, dimensions, table.analyzer_name)
 
     def _fit(self, dimensions: int) -> LsaEmbedder:
         identity, table = self.model.partition("@")[2], self.table
@@ -436,18 +459,19 @@ class EmbeddingSource:
         def learn() -> dict[str, object]:
             keys = pack_hashes(table.text_hashes)
             rows = choose_sample(keys)
-            terms, names = table.terms, table.vocabulary
+            terms, names, more = table.terms, table.vocabulary, dict[str, object]()
             if len(rows) < len(keys):
+                hashes, name = keys[rows].astype(str).tolist(), table.analyzer_name
+                if identity != lsa_hash(hashes, dimensions, name):
+                    raise RuntimeError(f"the LSA model {identity} is no longer in the home")
                 # The order of the terms must not depend on texts outside of the sample.
                 analyzer = Analyzer()
                 terms = TermRows.of(analyzer.index(table.texts_of(rows)))
                 names = list(analyzer.vocabulary)
+                more = {"sample": keys[rows], "parameters": lsa_parameters(dimensions, name)}
             fitted = fit_lsa(terms, names, dimensions)
-            return {
-                "terms": list(fitted.terms),
-                "idf": fitted.idf,
-                "components": fitted.components,
-            }
+            arrays = {"idf": fitted.idf, "components": fitted.components}
+            return {"terms": list(fitted.terms), **arrays, **more}
 
         stored = ArtifactStore(self.places.home).memo(LSA, identity, learn)
         return LsaEmbedder(
