@@ -99,16 +99,6 @@ def test_missing_values_leave_the_gold_of_the_others():
     assert wordings.n_effective[0] < 2.9
 
 
-def test_shared_gold_costs_questions():
-    apart, together = np.arange(60), np.repeat(np.arange(12), 5)
-    values = np.repeat(np.random.default_rng(3).random(12) < 0.5, 5).astype(float)
-    wide = mean_interval(values, SharedGold.of_groups(together))
-    narrow = mean_interval(values, SharedGold.of_groups(apart))
-    assert narrow.n_effective[0] == pytest.approx(60)
-    assert wide.n_effective[0] < 20
-    assert wide.high[0] - wide.low[0] > 1.8 * (narrow.high[0] - narrow.low[0])
-
-
 def test_who_shares_gold_is_known_of_every_part():
     rows = [1.0, 0.0, 1.0, 0.0]
     without = mean_interval(rows, SharedGold.of_pairs([0], [0], 4))

@@ -1,10 +1,9 @@
-"""Ranking measures against ir-measures and slow references: labels, levels, spans."""
+"""Ranking measures against slow references: labels, levels, spans."""
 
 import math
 
 import ir_measures
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,41 +96,6 @@ def test_equals_the_definition_written_out(case):
     expected = [[slow(label, ranking, golds[q]) for label in LABELS] for q, ranking in runs]
     expected = np.array(expected).reshape(len(runs), len(LABELS))
     np.testing.assert_allclose(score_rankings(*arrays(*case), LABELS), expected, atol=1e-6)
-
-
-def test_equals_ir_measures_called_naively_on_frames():
-    rng = np.random.default_rng(5)
-    n, depth = 60, 40
-    items = np.argsort(rng.random((n, 90)), axis=1)[:, :depth]
-    judged = np.argsort(rng.random((n, 90)), axis=1)[:, :12]
-    gains = rng.integers(0, 4, size=judged.shape)
-    gains[:, 0] = 2
-    query = np.arange(n)
-    rows = np.repeat(query, 12), judged.ravel(), gains.ravel()
-    ours = score_rankings(items, Qrels.from_rows(*rows, n), query, LABELS)
-    names = ("query_id", "doc_id", "relevance")
-    kinds = {"query_id": str, "doc_id": str}
-    qrels = pd.DataFrame(dict(zip(names, rows, strict=True))).astype(kinds)
-    places = np.tile(np.arange(depth, 0, -1.0), n)
-    columns = {"query_id": np.repeat(query, depth), "doc_id": items.ravel(), "score": places}
-    naive = np.full(ours.shape, np.nan)
-    run = pd.DataFrame(columns).astype(kinds)
-    for metric in ir_measures.iter_calc(OF_IR_MEASURES, qrels, run):
-        naive[int(metric.query_id), LABELS.index(str(metric.measure))] = metric.value
-    np.testing.assert_allclose(ours, naive, atol=1e-9)
-
-
-def test_order_is_ours_where_trec_would_break_ties_by_name():
-    qrels = Qrels.from_rows([0], [9], [1], 1)
-    assert score_rankings([[1, 9], [9, 1]], qrels, [0, 0], ["RR"]).tolist() == [[0.5], [1.0]]
-
-
-def test_empty_ranking_scores_zero_and_empty_gold_is_ineligible():
-    qrels = Qrels.from_rows([0, 1], [3, 3], [1, 0], 3)
-    scores = score_rankings([[-1, -1], [3, 4], [3, 4]], qrels, [0, 1, 2], LABELS)
-    assert (scores[0] == 0).all()
-    assert np.isnan(scores[1:]).all()
-    assert qrels.n_relevant.tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
