@@ -75,18 +75,10 @@ def test_differences_are_paired_and_adjusted_over_pairs():
     skill = by(comparison, "one", "two", "skill")
     assert skill.delta.value == pytest.approx(skills["one"] - skills["two"])
     assert skill.delta.low < skill.delta.value < skill.delta.high
-    assert skill.detectable > 0
-
-
-def test_a_worse_forecaster_is_found_by_skill():
-    made, gold = strategies(300, np.random.default_rng(3))
-    rate = np.full(len(gold), np.nanmean(made[0].missed))
-    blind = Misses("blind", made[0].missed, rate, rate)
-    comparison = compare([made[0], blind], gold)
-    skill, observed = (by(comparison, "one", "blind", name) for name in ("skill", "observed"))
-    assert skill.delta.low > 0
-    assert skill.p_holm < 0.01
-    assert (observed.delta.value, observed.p) == (0, 1)
+    direct = paired_comparison(made[0].skills(), made[1].skills(), gold, unit_range=False)
+    found = skill.delta.low, skill.delta.high, skill.p, skill.detectable
+    names = ("ci_low", "ci_high", "p", "minimum_detectable")
+    assert found == pytest.approx([getattr(direct, name)[0] for name in names])
 
 
 def test_equal_strategies_do_not_differ():
@@ -156,22 +148,3 @@ def test_the_spread_of_skills_is_their_influence():
         assert skills[known][row] - skill(np.ones(n)) == pytest.approx(slope, rel=1e-3, abs=1e-3)
     pair = dataclasses.replace(made[0], missed=np.where(known, y, 1.0)).skills(known)
     assert pair == pytest.approx(skills, nan_ok=True)
-
-
-def test_shared_gold_widens_the_interval_of_a_skill():
-    made, _ = strategies(60, np.random.default_rng(8))
-    n = len(made[0].missed) // 2 * 2
-    twice = [
-        Misses(
-            one.name,
-            *(np.repeat(part[: n // 2], 2) for part in (one.missed, one.calibrated, one.raw)),
-        )
-        for one in made[:2]
-    ]
-    shared, apart = (
-        by(compare(twice, SharedGold.of_groups(codes)), "one", "two", "skill").delta
-        for codes in (np.arange(n) // 2, np.arange(n))
-    )
-    assert shared.value == apart.value
-    assert shared.high - shared.low > 1.2 * (apart.high - apart.low)
-    assert shared.n_effective < 0.7 * apart.n_effective == pytest.approx(0.7 * n)

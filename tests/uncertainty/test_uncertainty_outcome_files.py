@@ -35,9 +35,9 @@ def import_claims(sql, path, **options):
     return TrafficStore(sql).add(claims, now=NOW), masked
 
 
-def import_outcomes(sql, path, because=None, **options):
-    outcomes, _ = read_outcomes(path, sql, now=NOW, **options)
-    return OutcomeStore(sql).record(outcomes, because=because)
+def import_outcomes(sql, path):
+    outcomes, _ = read_outcomes(path, sql, now=NOW)
+    return OutcomeStore(sql).record(outcomes)
 
 
 def faults(error):
@@ -151,16 +151,6 @@ def test_a_faulty_judgement_is_named_and_nothing_is_kept(sql, tmp_path, change, 
         import_outcomes(sql, write(tmp_path, {**JUDGED, "query": "first"}, {**JUDGED, **change}))
     assert (code, field) in [(problem.code, problem.field) for problem in caught.value.problems]
     assert len(OutcomeStore(sql).history()) == 0
-
-
-def test_a_differing_judgement_needs_a_reason(sql, tmp_path):
-    import_outcomes(sql, write(tmp_path, JUDGED))
-    other = write(tmp_path, {**JUDGED, "missed": False})
-    assert len(import_outcomes(sql, other).differing) == 1
-    assert OutcomeStore(sql).current()["missed"].tolist() == [1.0]
-    assert len(import_outcomes(sql, other, because="second look").added) == 1
-    standing = OutcomeStore(sql).current()[["missed", "note"]]
-    assert standing.to_numpy().tolist() == [[0.0, "second look"]]
 
 
 @pytest.mark.parametrize(

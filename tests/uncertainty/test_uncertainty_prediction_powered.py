@@ -66,14 +66,6 @@ def test_it_is_never_much_wider_than_the_labels_alone(seed, share, knows):
     assert found.low <= found.value <= found.high
 
 
-def test_good_predictions_are_worth_labels_and_bad_ones_nothing():
-    rng = np.random.default_rng(2)
-    good = [prediction_powered(*queries(500, 0.2, rng)).extra_labels for _ in range(20)]
-    none = [prediction_powered(*queries(500, 0.2, rng, knows=0.0)).extra_labels for _ in range(20)]
-    assert np.mean(good) > 0.3
-    assert np.mean(none) < 0.05
-
-
 def test_predictions_against_the_truth_are_not_believed():
     y, f, group = queries(300, 0.3, np.random.default_rng(3))
     found = prediction_powered(y, 1 - f, group)
