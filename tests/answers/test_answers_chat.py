@@ -1,4 +1,3 @@
-import concurrent.futures
 import json
 import logging
 import sqlite3
@@ -47,11 +46,6 @@ def error_of(chat, text=EVIDENCE):
     with pytest.raises(ChatError) as caught:
         chat.ask(asking(text))
     return caught.value
-
-
-def ask_at_once(chat, texts, threads):
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda text: chat.ask(asking(text)), texts))
 
 
 def test_reply_text_and_usage_come_from_the_endpoint(llm):

@@ -68,11 +68,6 @@ def evaluate(tmp_path_factory):
     return make
 
 
-def test_the_table_has_the_forms_of_the_field():
-    assert len(FORMS) >= 45
-    assert len(dict(FORMS)) == len(FORMS)
-
-
 @pytest.mark.parametrize(("form", "cited"), FORMS)
 def test_each_form_has_the_same_figures(evaluate, form, cited):
     answer, unread = evaluate(form)

@@ -38,6 +38,20 @@ def test_the_public_names_are_those_that_are_imported_lazily():
         _ = rag_eval.evaluation
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: rag_eval.estimate_miss_rate("x", [], []),
+        lambda: rag_eval.open_strategy("x"),
+        lambda: rag_eval.run("gold_sets/tiny"),
+    ],
+)
+def test_without_the_extra_a_call_names_the_extra(monkeypatch, call):
+    monkeypatch.setitem(parts._EXTRAS, "nightly", ("typer", "absent_package"))
+    with pytest.raises(ImportError, match=r'\(absent_package\).*pip install "rag-eval\[nightly\]"'):
+        call()
+
+
 def test_without_the_extra_the_command_ends_with_one_line(monkeypatch):
     monkeypatch.setitem(parts._EXTRAS, "nightly", ("absent_package",))
     with pytest.raises(SystemExit) as ended:

@@ -8,7 +8,6 @@ import pytest
 
 import rag_eval
 from rag_eval.api import nightly
-from rag_eval.core import parts
 from rag_eval.gates.gate import GatePart
 
 GATE = {
@@ -92,9 +91,3 @@ def test_a_changed_report_is_refused(evaluated):
     path.write_text(path.read_text("utf-8").replace('"tiny"', '"huge"'), "utf-8")
     with pytest.raises(rag_eval.InputError, match="content_hash"):
         rag_eval.load(path)
-
-
-def test_without_the_extra_a_run_names_the_extra(monkeypatch):
-    monkeypatch.setitem(parts._EXTRAS, "nightly", ("typer", "absent_package"))
-    with pytest.raises(ImportError, match=r'\(absent_package\).*pip install "rag-eval\[nightly\]"'):
-        rag_eval.run("gold_sets/tiny")

@@ -5,30 +5,31 @@ import re
 
 import pytest
 
-from rag_eval.citations.payload import payload
+from rag_eval.citations.payload import citation_records, payload, validate
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.core.types import AUDITABLE_FIELDS, FIXES, RetrievalOptions
+from rag_eval.core.types import AUDITABLE_FIELDS, FIXES, CitedSpan, Evidence, RetrievalOptions
 from rag_eval.pipeline.live_questions import open_port
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
 from rag_eval.storage.home import Home
 
+QUESTION = "How often is a job tried again?"
+
 
 @pytest.fixture
-def ran(project, shared_runs):
-    """Return an evaluated project and citations from its own port."""
+def found(project, shared_runs):
+    """Return what the strategies of an evaluated project retrieve by its own port."""
     shared_runs.run(project)
     settings = Settings.model_validate({"home": project.home, "reports": project.reports})
-    port, asked = (
-        open_port(open_gold_set(project.gold, settings)),
-        "How often is a job tried again?",
-    )
-    found = [
-        chunk
-        for kind in ("bm25", "vector")
-        for chunk in port.retrieve(asked, RetrievalOptions(top_k=2, strategy=kind)).chunks
-    ]
+    port = open_port(open_gold_set(project.gold, settings))
+    options = (RetrievalOptions(top_k=2, strategy=kind) for kind in ("bm25", "vector"))
+    return [chunk for one in options for chunk in port.retrieve(QUESTION, one).chunks]
+
+
+@pytest.fixture
+def ran(project, found):
+    """Return an evaluated project and citations from its own port."""
     own = {"query_id": "again"}
     return project, [
         {**payload(chunk), **own, "segment": segment, "quote": chunk.text}
@@ -56,6 +57,20 @@ def test_citations_of_the_run_itself_are_ok(ran):
     assert result.passed
     assert result.verdicts.counts["ok"] == len(records) == 4
     assert validate_file(result.path, live_index(Home(project.home), "tiny")[0]).passed
+
+
+def test_citations_of_an_answer_say_what_the_answer_said(project, found):
+    chunk = found[0]
+    start = chunk.offsets.start
+    cited = [
+        CitedSpan(0, 0, chunk.doc_id, start, start + 10, chunk.text[:10]),
+        CitedSpan(1, 0, chunk.doc_id, start, start + 10, "Never said"),
+        CitedSpan(2, -1, "made-up.md", -1, -1),
+    ]
+    evidence = [Evidence(f"{chunk.doc_id}:1", chunk, "retrieve", 1, 1)]
+    records = citation_records("q", cited, evidence)
+    codes = validate(records, live_index(Home(project.home))[0]).codes
+    assert codes == ("ok", "quote_mismatch", "unknown_snippet")
 
 
 def test_offenders_are_named_with_their_lines(ran):

@@ -41,20 +41,6 @@ def notes(store: SqlStore, where=None) -> list[dict[str, object]]:
         return transaction.select(NOTES, where, ["id"])
 
 
-@pytest.fixture
-def start_python(project_root):
-    """Start a process that runs code on this project and its tests."""
-    folders = (project_root, project_root / "tests/storage", project_root / "tests/reference")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-
-    def start(code: str, *arguments: str) -> "subprocess.Popen[str]":
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        command = [sys.executable, "-c", code, *arguments]
-        return subprocess.Popen(command, text=True, env=environment, **pipes)
-
-    return start
-
-
 def test_rows_come_back_with_their_types_and_columns_in_order(store):
     add(
         store,
@@ -183,8 +169,15 @@ for run in range(5):
 """
 
 
-def test_processes_that_start_at_once_all_write(place, start_python):
-    writers = [start_python(_WRITER, place, f"writer {number}") for number in range(3)]
+def test_processes_that_start_at_once_all_write(place, project_root):
+    folders = (project_root, project_root / "tests/storage", project_root / "tests/reference")
+    options = {
+        "text": True,
+        "env": {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
+    }
+    command = [sys.executable, "-c", _WRITER, place]
+    writers = [subprocess.Popen([*command, f"writer {number}"], **options) for number in range(3)]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n", writer.stderr.read()
     for writer in writers:
