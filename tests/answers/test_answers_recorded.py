@@ -53,6 +53,15 @@ def answer(tmp_path):
     return make
 
 
+@pytest.fixture
+def birds(tmp_path):
+    """Return the maker of answers over a folder with one document."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "birds.md").write_text(TEXT, encoding="utf-8")
+    spec = Folder(loader="folder", path="docs", chunker=Chunker(kind="markdown"))
+    return maker(tmp_path, spec)
+
+
 def spans(found):
     return [(span.segment, span.evidence, span.doc_id) for span in found.citations]
 
@@ -175,11 +184,8 @@ def test_without_contexts_a_marker_is_a_citation_of_the_list(answer):
     assert spans(found) == [(0, -1, "y"), (1, -1, "y"), (1, -1, "[3]"), (-1, -1, "x")]
 
 
-def test_ids_of_the_corpus_get_its_payload(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "birds.md").write_text(TEXT, encoding="utf-8")
-    spec = Folder(loader="folder", path="docs", chunker=Chunker(kind="markdown"))
-    answers, documents, chunks = maker(tmp_path, spec)
+def test_ids_of_the_corpus_get_its_payload(birds, tmp_path):
+    answers, documents, chunks = birds
     gulls = chunks[chunks["section_id"].str.contains("gulls")].iloc[0]
     contexts = [
         {"id": gulls["chunk_id"], "text": gulls["text"]},
@@ -243,11 +249,8 @@ def test_citations_of_real_systems(shared_data, tmp_path):
             assert span.evidence < 0 or one.evidence[span.evidence].chunk.doc_id == span.doc_id
 
 
-def test_an_id_of_the_recording_resolves_to_the_snippet_of_the_corpus(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "birds.md").write_text(TEXT, encoding="utf-8")
-    spec = Folder(loader="folder", path="docs", chunker=Chunker(kind="markdown"))
-    answers, _, chunks = maker(tmp_path, spec)
+def test_an_id_of_the_recording_resolves_to_the_snippet_of_the_corpus(birds, tmp_path):
+    answers, _, chunks = birds
     context = {"doc_id": "birds.md", "id": "mine-7", "text": "They eat fish."}
     cited = [{"snippet_id": "mine-7"}, {"number": 1, "snippet_id": "mine-8"}]
     row = {"query_id": "q", "answer": "Fish.", "contexts": [context], "citations": cited}
@@ -258,11 +261,8 @@ def test_an_id_of_the_recording_resolves_to_the_snippet_of_the_corpus(tmp_path):
     assert payloads[1]["snippet_id"] == "mine-8"
 
 
-def test_cited_snippets_of_the_corpus_stand_in_for_missing_contexts(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "birds.md").write_text(TEXT, encoding="utf-8")
-    spec = Folder(loader="folder", path="docs", chunker=Chunker(kind="markdown"))
-    answers, _, chunks = maker(tmp_path, spec)
+def test_cited_snippets_of_the_corpus_stand_in_for_missing_contexts(birds, tmp_path):
+    answers, _, chunks = birds
     gulls = chunks[chunks["section_id"].str.contains("gulls")].iloc[0]
     place = {"start": int(gulls["start"]) + 9, "end": int(gulls["end"]) - 1}
     cited = {"snippet_id": gulls["chunk_id"], "offsets": place}
