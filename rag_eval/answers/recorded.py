@@ -53,11 +53,6 @@ def read_markers(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 # ---- Recorded outputs -> answers
 
-NO_ANSWER = "no_answer"
-"""Code of an output whose answer is null."""
-EMPTY_ANSWER = "empty_answer"
-"""Code of an answer without any text."""
-
 _VERDICTS: dict[str, AnswerOutcome] = {
     NOT_FOUND: "not_found",
     INSUFFICIENT_EVIDENCE: "insufficient_evidence",
@@ -124,10 +119,10 @@ class RecordedAnswers:
         self.unread: list[tuple[RecordedOutput, str]] = []
         """Texts of the answers that resemble citation markers and are none, with their outputs."""
         self._named: dict[str, str] = {}
-        pairs = list(zip(documents["doc_id"].tolist(), documents["names"].tolist(), strict=True))
-        for doc_id, names in pairs:
+        doc_ids = documents["doc_id"].tolist()
+        for doc_id, names in zip(doc_ids, documents["names"].tolist(), strict=True):
             self._named.update(dict.fromkeys(names, doc_id))
-        self._named.update({doc_id: doc_id for doc_id, _ in pairs})
+        self._named.update(zip(doc_ids, doc_ids, strict=True))
 
     def _make_evidence(self, context: Context, rank: int, place: _Place | None) -> Evidence:
         """Make the evidence of the context with the marker `rank`.
@@ -186,8 +181,7 @@ class RecordedAnswers:
     def _place(self, context: Context) -> _Place | None:
         """Find a passage in the corpus as it is; None for an unknown passage."""
         for name in (context.snippet, context.document):
-            if name in self._row_of:
-                row = self._row_of[name]
+            if (row := self._row_of.get(name)) is not None:
                 text, start = self._library.texts[row], self._library.starts[row]
                 if not context.text or text.strip() == context.text.strip():
                     return row, start, start + len(text)
@@ -219,9 +213,8 @@ class RecordedAnswers:
         contexts = output.contexts or self._cited_contexts(output.citations)
         located = list(map(self._locate, contexts))
         places = [place for place, _ in located]
-        shown = _Shown(
-            contexts, list(map(self._make_evidence, contexts, itertools.count(1), places))
-        )
+        evidence = list(map(self._make_evidence, contexts, itertools.count(1), places))
+        shown = _Shown(contexts, evidence)
         refusal = join_error(output.error, output.fix) if output.fix else ""
         text = output.answer if output.answer is not None else refusal
         marks: list[tuple[int, int]] = []
@@ -235,6 +228,7 @@ class RecordedAnswers:
         secrets = labelled_values([context.text for context, (_, is_masked) in pairs if is_masked])
         outcome, codes = _judge_outcome(output, text)
         cited = self._cite(output, text, marks, shown)
+        stated = [None if held is None else self._cover(held, secrets) for _, held in cited]
         answer = Answer(
             output.query_id,
             "recorded",
@@ -251,9 +245,7 @@ class RecordedAnswers:
             delta_s=output.delta_s,
             lambda_state=output.lambda_state or "",
         )
-        return answer, [
-            None if payload is None else self._cover(payload, secrets) for _, payload in cited
-        ]
+        return answer, stated
 
     def answer_all(
         self, outputs: Iterable[RecordedOutput], asked: Collection[str], warnings: ProblemList
@@ -308,11 +300,9 @@ class RecordedAnswers:
         contexts, the marker n is citation n of the list.
         """
         listed = [self._read(citation, shown) for citation in output.citations]
-        if output.segments is not None:
-            listed = [
-                (dataclasses.replace(span, segment=segment), payload)
-                for segment, (span, payload) in zip(output.segments, listed, strict=True)
-            ]
+        for at, segment in enumerate(output.segments or ()):
+            span, payload = listed[at]
+            listed[at] = dataclasses.replace(span, segment=segment), payload
         by_number = {} if output.contexts else dict(enumerate(listed, start=1))
         marked: list[_Cited] = []
         sentences: dict[tuple[int, str], set[int]] = {}
@@ -428,10 +418,10 @@ def _judge_outcome(output: RecordedOutput, text: str) -> tuple[AnswerOutcome, tu
     if output.answer is None and output.fix:
         return "contract_error_reply", ("contract_error_reply",)
     if output.answer is None:
-        return "failed", (NO_ANSWER,)
+        return "failed", ("no_answer",)
     verdict = _VERDICTS.get(" ".join(output.verdict.upper().replace("_", " ").split()))
     if verdict is not None:
         return verdict, ()
     if not text.strip():
-        return "failed", (EMPTY_ANSWER,)
+        return "failed", ("empty_answer",)
     return abstention(text) or "answered", ()

@@ -38,12 +38,7 @@ from rag_eval.corpus.loaders.foreign import (
     find_kind,
     read_spans,
 )
-from rag_eval.corpus.source import (
-    Page,
-    empty_corpus,
-    missing_input,
-    resolve,
-)
+from rag_eval.corpus.source import Page, empty_corpus, missing_input, resolve
 from rag_eval.storage.hashing import digest, file_hash
 
 # ---- Citation payloads as a user's system states them
@@ -393,12 +388,8 @@ class Recorded(PathLoader):
             message = "no output has a context with a text, so there is no document"
             raise empty_corpus(message, self.path, 'contexts: ["…"] in at least one output')
         taken = set(grouped)
-        return RawCorpus(
-            [
-                _make_document(doc_id, list(passages.values()), self.path, taken)
-                for doc_id, passages in sorted(grouped.items())
-            ]
-        )
+        groups = ((name, list(held.values())) for name, held in sorted(grouped.items()))
+        return RawCorpus([_make_document(name, held, self.path, taken) for name, held in groups])
 
 
 def _make_document(
