@@ -507,6 +507,7 @@ class EmbeddingSource:
         return self._chunks
 
     def _gather(self, advance: Advance) -> Parts:
+        """Embed the texts that the cache lacks, and copy the vectors of all chunks to one array."""
         table, cache = self.table, self._cache
         keys = pack_hashes(table.text_hashes)
         embed = functools.partial(self._embed_chunks, advance)
