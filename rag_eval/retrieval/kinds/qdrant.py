@@ -38,17 +38,15 @@ class QdrantSource(EngineSource):
         if engine.path is not None:  # The local client is not made for threads.
             self.limits = self.limits.model_copy(update={"concurrency": 1})
         self._lock = threading.Lock()
-        self._sign = 1
 
     @functools.cached_property
     def _opened(self) -> "QdrantClient":
         from qdrant_client import QdrantClient
 
-        if self.engine.path is not None:
+        path = self.engine.path
+        if path is not None:
             try:
-                return QdrantClient(
-                    path=str(self.engine.path), force_disable_check_same_thread=True
-                )
+                return QdrantClient(path=str(path), force_disable_check_same_thread=True)
             except RuntimeError as error:  # Another process has the folder open.
                 raise self.unusable("path", str(error)) from error
         return QdrantClient(
@@ -64,8 +62,17 @@ class QdrantSource(EngineSource):
         with self._lock:  # Threads must share one client.
             return self._opened
 
+    @functools.cached_property
+    def _sign(self) -> int:
+        """Sign that makes a higher score nearer, by the distance of the opened collection."""
+        info = self._call(lambda client: client.get_collection(self.index))
+        vectors, name = info.config.params.vectors, self.fields.vector
+        vector = vectors.get(name) if isinstance(vectors, dict) else vectors
+        return -1 if vector is not None and vector.distance in _SMALLER_IS_NEARER else 1
+
     def close(self) -> None:
         """Close the connections, or the folder. The next query opens it again."""
+        self.__dict__.pop("_sign", None)
         client = self.__dict__.pop("_opened", None)
         if client is not None:
             client.close()
@@ -95,9 +102,6 @@ class QdrantSource(EngineSource):
         """Hash the configuration, and count the points that the filters accept."""
         info = self._call(lambda client: client.get_collection(self.index))
         count = self._call(lambda client: client.count(self.index, self._filter(), exact=True))
-        vectors = info.config.params.vectors
-        vector = vectors.get(self.fields.vector) if isinstance(vectors, dict) else vectors
-        self._sign = -1 if vector is not None and vector.distance in _SMALLER_IS_NEARER else 1
         settings = [info.config.model_dump(mode="json"), sorted(info.payload_schema)]
         return {"settings_hash": digest(settings), "n_documents": count.count}
 
