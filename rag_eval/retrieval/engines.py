@@ -92,9 +92,15 @@ class EngineSource(Source):
 
     def __init__(self, spec: Engine, engine: Any, settings: Settings) -> None:
         super().__init__(settings.external)
-        self.name, self.engine = spec.engine, engine
-        self.index, self.fields, self.filters = engine.index, engine.fields, engine.filters
+        self.name, self.engine, self.index = spec.engine, engine, engine.index
         self.embed_model = engine.embedding or ""
+        self.names = {field: name for field, name in engine.fields if name and field != "vector"}
+        """Field of the index that holds each part of a chunk."""
+        self.accepted: dict[str, list[str | int | bool]] = {
+            name: value if isinstance(value, list) else [value]
+            for name, value in engine.filters.items()
+        }
+        """Accepted values of each filtered field."""
         self._embeddings = settings.embeddings
         self._vectors: dict[str, list[float]] = {}
         """Vectors of the queries of `ask_all`."""
@@ -140,8 +146,10 @@ class EngineSource(Source):
             self.close()  # A reused run asks no query.
 
     def _describe(self) -> dict[str, object]:
-        asked = {"index": self.index, "fields": self.fields.model_dump(), "filters": self.filters}
-        return {**asked, "embedding": self.engine.embedding, **self.repeat(self.describe)}
+        asked: dict[str, object] = self.engine.model_dump(
+            include={"index", "fields", "filters", "embedding"}
+        )
+        return asked | self.repeat(self.describe)
 
     def ask_version(self, query: str) -> str:  # noqa: ARG002 - no query is needed
         """Return a hash of the index as it is now; empty for an engine without generations."""
@@ -212,23 +220,8 @@ class EngineSource(Source):
         self, row: Mapping[str, object], engine_id: object, score: object
     ) -> dict[str, object]:
         """Read the mapped fields of a row; without a field of the id, `engine_id` is the id."""
-        names = {field: name for field, name in self.fields if name and field != "vector"}
-        return {
-            "id": engine_id,
-            **{field: _pick(row, name) for field, name in names.items()},
-            "score": score,
-        }
-
-    def wanted_fields(self) -> list[str]:
-        """List the fields of the index that `chunk` reads."""
-        return [name for field, name in self.fields if name and field != "vector"]
-
-    def filter_values(self) -> dict[str, list[str | int | bool]]:
-        """Return the accepted values of each filtered field."""
-        return {
-            name: value if isinstance(value, list) else [value]
-            for name, value in self.filters.items()
-        }
+        fields = {field: _pick(row, name) for field, name in self.names.items()}
+        return {"id": engine_id, **fields, "score": score}
 
 
 def refused(error: object) -> QueryError:

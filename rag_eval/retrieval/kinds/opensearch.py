@@ -8,7 +8,7 @@ import urllib.parse
 from base64 import b64encode
 from typing import ClassVar, Literal, TypeVar
 
-from pydantic import AliasPath, BaseModel, Field, JsonValue, RootModel, ValidationError
+from pydantic import AliasPath, BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 
 from rag_eval.core.settings import OpenSearchEngine, Settings
 from rag_eval.retrieval.engines import Engine, EngineSource
@@ -21,7 +21,7 @@ from rag_eval.retrieval.outside import (
 )
 from rag_eval.storage.hashing import digest
 
-Reply = TypeVar("Reply", bound=BaseModel)
+T = TypeVar("T")
 
 
 class _Hit(BaseModel):
@@ -38,10 +38,6 @@ class _Results(BaseModel):
     hits: list[_Hit] = Field(validation_alias=AliasPath("hits", "hits"))
 
 
-class _Count(BaseModel):
-    count: int
-
-
 class _Copy(BaseModel):
     routing: dict[str, JsonValue]
     seq_no: dict[str, int]
@@ -51,8 +47,8 @@ class _Stats(BaseModel):
     indices: dict[str, dict[Literal["shards"], dict[str, list[_Copy]]]]
 
 
-class _Json(RootModel[dict[str, JsonValue]]):
-    """A reply that is only hashed."""
+class _Count(BaseModel):
+    count: int
 
 
 def _authorization(key: str) -> str:
@@ -73,20 +69,19 @@ class OpenSearchSource(EngineSource):
         self._pipeline = urllib.parse.quote(engine.search_pipeline or "", safe="")
         headers = {"authorization": _authorization(self.key)} if self.key else {}
         self._web = WebClient(engine.url.rstrip("/"), self.limits, headers)
-        self._filter = [{"terms": {name: value}} for name, value in self.filter_values().items()]
+        self._place = f"/{urllib.parse.quote(self.index, safe='')}/"
+        self._filter = [{"terms": {name: values}} for name, values in self.accepted.items()]
 
     def close(self) -> None:
         """Close the connections. The next query opens new ones."""
         self._web.close()
 
-    def _ask(self, read: type[Reply], path: str, body: object = None) -> Reply:
+    def _ask(self, read: type[T], path: str, body: object = None) -> T:
         """Send one request below the index, or of a whole path. Raises `QueryError`."""
-        place = (
-            path if path.startswith("/") else f"/{urllib.parse.quote(self.index, safe='')}/{path}"
-        )
-        reply = self._web.send("GET" if body is None else "POST", f"{self._web.url}{place}", body)
+        address = self._web.url + (path if path.startswith("/") else self._place + path)
+        reply = self._web.send("GET" if body is None else "POST", address, body)
         try:
-            return read.model_validate_json(reply)
+            return TypeAdapter(read).validate_json(reply)
         except ValidationError as error:
             raise QueryError("malformed_reply", describe_first(error)) from error
 
@@ -98,7 +93,7 @@ class OpenSearchSource(EngineSource):
         paths = ["_mapping", "_settings"]
         if self._mode == "hybrid":
             paths.append(f"/_search/pipeline/{self._pipeline}")
-        settings = [self._ask(_Json, path).root for path in paths]
+        settings = [self._ask(dict[str, JsonValue], path) for path in paths]
         query = {"query": {"bool": {"filter": self._filter}}}
         writes = sorted(
             (index, shard, copy.seq_no["max_seq_no"])
@@ -114,16 +109,16 @@ class OpenSearchSource(EngineSource):
         }
 
     def _words(self, query: str) -> dict[str, object]:
-        if not self.fields.text:
+        if not self.engine.fields.text:
             raise self.unusable("fields.text", f"none, which mode {self._mode} needs")
-        match = {"match": {self.fields.text: {"query": query}}}
+        match = {"match": {self.engine.fields.text: {"query": query}}}
         return {"bool": {"must": [match], "filter": self._filter}}
 
     def _vector_near(self, query: str, top_k: int) -> dict[str, object]:
         near: dict[str, object] = {"vector": self.vector(query), "k": top_k}
         if self._filter:
             near["filter"] = {"bool": {"filter": self._filter}}
-        return {"knn": {self.fields.vector or "embedding": near}}
+        return {"knn": {self.engine.fields.vector or "embedding": near}}
 
     def _query(self, query: str, top_k: int) -> dict[str, object]:
         if self._mode == "bm25":
@@ -137,13 +132,11 @@ class OpenSearchSource(EngineSource):
         body = {
             "query": self._query(query, top_k),
             "size": top_k,
-            "_source": self.wanted_fields(),
+            "_source": list(self.names.values()),
             "timeout": f"{math.ceil(1000 * self.limits.timeout_s)}ms",
         }
-        path = "_search"
-        if self._mode == "hybrid":
-            path += f"?search_pipeline={self._pipeline}"
-        results = self._ask(_Results, path, body)
+        pipeline = f"?search_pipeline={self._pipeline}" if self._mode == "hybrid" else ""
+        results = self._ask(_Results, f"_search{pipeline}", body)
         if results.timed_out:
             raise too_late(self.limits)
         if results.failed_shards > 0:

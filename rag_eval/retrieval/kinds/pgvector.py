@@ -42,21 +42,20 @@ class PgvectorSource(EngineSource):
         super().__init__(spec, engine, settings)
         self._idle: list[Connection[Any]] = []
         self._table = sql.Identifier(*engine.index.split("."))
-        self._id = self.fields.id or "id"
-        columns = dict.fromkeys([self._id, *self.wanted_fields()])
-        self._columns = list(columns)
+        self._id = self.engine.fields.id or "id"
+        self._columns = list(dict.fromkeys([self._id, *self.names.values()]))
         self._parts = {
             "table": self._table,
             "id": sql.Identifier(self._id),
-            "vector": sql.Identifier(self.fields.vector or "embedding"),
+            "vector": sql.Identifier(self.engine.fields.vector or "embedding"),
             "operator": sql.SQL(OPERATORS[engine.distance]),
-            "columns": sql.SQL(", ").join(map(sql.Identifier, columns)),
+            "columns": sql.SQL(", ").join(map(sql.Identifier, self._columns)),
             "filters": sql.SQL(" AND ").join(
                 [sql.SQL("true")]
-                + [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in self.filters]
+                + [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in self.accepted]
             ),
         }
-        self._accepted = list(self.filter_values().values())
+        self._values = list(self.accepted.values())
 
     def close(self) -> None:
         """Close the connections. The next query opens new ones."""
@@ -115,9 +114,10 @@ class PgvectorSource(EngineSource):
             table = (self._table.as_string(connection),)
             layout = [connection.execute(asked, table).fetchall() for asked in (_COLUMNS, _INDEXES)]
             extension = connection.execute(_VERSION).fetchone()
-            count, versions = connection.execute(
-                self._compose(_ROWS), self._accepted
-            ).fetchone() or (0, "")
+            count, versions = connection.execute(self._compose(_ROWS), self._values).fetchone() or (
+                0,
+                "",
+            )
         return {
             "settings_hash": digest([layout, extension, self.engine.distance, self.engine.session]),
             "n_documents": count,
@@ -127,16 +127,15 @@ class PgvectorSource(EngineSource):
     def search(self, query: str, top_k: int) -> list[dict[str, object]]:
         """Order the rows by distance; the score is the negative distance."""
         vector = str(self.vector(query))
-        values = (vector, *self._accepted, vector, top_k)
+        values = (vector, *self._values, vector, top_k)
         with self._connection() as connection:
             rows = connection.execute(self._compose(_SEARCH), values).fetchall()
         # A zero vector has no cosine distance. Rows of equal distance have no order in PostgreSQL.
-        ranked = [(distance, str(cells[0]), cells) for *cells, distance in rows]
-        ranked = sorted(row for row in ranked if not math.isnan(row[0]))
-        named = [dict(zip(self._columns, cells, strict=True)) for *_, cells in ranked]
+        ranked = [row for row in rows if not math.isnan(row[-1])]
+        ranked.sort(key=lambda row: (row[-1], [str(cell) for cell in row]))
         return [
-            self.chunk(row, row[self._id], -distance)
-            for row, (distance, *_) in zip(named, ranked, strict=True)
+            self.chunk(dict(zip(self._columns, cells, strict=True)), cells[0], -distance)
+            for *cells, distance in ranked
         ]
 
 

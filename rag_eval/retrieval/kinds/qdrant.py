@@ -66,7 +66,7 @@ class QdrantSource(EngineSource):
     def _sign(self) -> int:
         """Sign that makes a higher score nearer, by the distance of the opened collection."""
         info = self._call(lambda client: client.get_collection(self.index))
-        vectors, name = info.config.params.vectors, self.fields.vector
+        vectors, name = info.config.params.vectors, self.engine.fields.vector
         vector = vectors.get(name) if isinstance(vectors, dict) else vectors
         return -1 if vector is not None and vector.distance in _SMALLER_IS_NEARER else 1
 
@@ -108,17 +108,13 @@ class QdrantSource(EngineSource):
     def _filter(self) -> "models.Filter":
         from qdrant_client import models
 
-        return models.Filter(
-            must=[
-                models.Filter(
-                    should=[
-                        models.FieldCondition(key=name, match=models.MatchValue(value=value))
-                        for value in values
-                    ]
-                )
-                for name, values in self.filter_values().items()
-            ]
-        )
+        def any_of(name: str, values: list[str | int | bool]) -> models.Filter:
+            matches = [models.MatchValue(value=value) for value in values]
+            return models.Filter(
+                should=[models.FieldCondition(key=name, match=match) for match in matches]
+            )
+
+        return models.Filter(must=[any_of(*field) for field in self.accepted.items()])
 
     def search(self, query: str, top_k: int) -> list[dict[str, object]]:
         """Ask for the nearest points; a distance is negated to a score."""
@@ -127,10 +123,10 @@ class QdrantSource(EngineSource):
             lambda client: client.query_points(
                 self.index,
                 query=vector,
-                using=self.fields.vector,
+                using=self.engine.fields.vector,
                 query_filter=self._filter(),
                 limit=top_k,
-                with_payload=self.wanted_fields(),
+                with_payload=list(self.names.values()),
             )
         )
         return [
