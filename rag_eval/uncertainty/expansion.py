@@ -103,7 +103,7 @@ class CorpusWords:
     @cached_property
     def present(self) -> "csr_array":
         """Matrix of ones where a chunk holds a term, float32 [n_chunks, n_terms]."""
-        return _with_ones(self.space.counts)
+        return (self.space.counts > 0).astype(np.float32)
 
     @cached_property
     def _basis(self) -> tuple[Float32Array, Float32Array]:
@@ -147,12 +147,6 @@ def weigh_by_idf(space: TermSpace, terms: "csr_array") -> "csr_array":
     from scipy.sparse import csr_array
 
     return csr_array((space.idf[terms.indices], terms.indices, terms.indptr), shape=terms.shape)
-
-
-def _with_ones(matrix: "csr_array") -> "csr_array":
-    ones = matrix.copy()
-    ones.data = np.ones_like(ones.data)
-    return ones
 
 
 def _unit(rows: Float32Array) -> Float32Array:
@@ -289,11 +283,10 @@ class ExpansionContext:
 
     def widen(self, which: IntArray, added: Sequence[Sequence[int]]) -> list[str | None]:
         """Append the words of terms to each question; None if no term is added."""
-        words = (" ".join(map(self.words.spelling, terms)) for terms in added)
-        pairs = zip(self.texts(which), words, strict=True)
+        lines = [" ".join(map(self.words.spelling, terms)) for terms in added]
         return [
-            f"{text[:MAX_QUESTION_CHARS]} {added_words}" if added_words else None
-            for text, added_words in pairs
+            f"{text[:MAX_QUESTION_CHARS]} {line}" if line else None
+            for text, line in zip(self.texts(which), lines, strict=True)
         ]
 
 
@@ -466,7 +459,7 @@ def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr
     from scipy.sparse import csr_array, vstack
 
     space = corpus.space
-    by_term = _with_ones(space.by_term[terms])
+    by_term = (space.by_term[terms] > 0).astype(np.float32)
     blocks = [csr_array((0, space.n_terms), dtype=np.float64)]
     for start in range(0, len(terms), BLOCK_SUBSUMPTION):
         rows = by_term[start : start + BLOCK_SUBSUMPTION]
@@ -624,17 +617,11 @@ def _expand_synonym(context: ExpansionContext, which: IntArray) -> list[str | No
     terms = terms[(idf[terms] >= MIN_IDF) & (corpus.space.frequency[terms] > 0)]
     near = _nearest_terms(corpus, terms)
     added = []
-    for row in range(len(which)):
-        in_question = set(
-            asked_terms.indices[asked_terms.indptr[row] : asked_terms.indptr[row + 1]].tolist()
-        )
-        pairs = ((term, *near[term]) for term in in_question.intersection(near))
-        ranked = sorted(
-            (-idf[term] * cosine, other)
-            for term, other, cosine in pairs
-            if other not in in_question
-        )
-        added.append(list(dict.fromkeys(other for _, other in ranked))[:MOST_SYNONYMS])
+    for start, end in itertools.pairwise(asked_terms.indptr):
+        asked = set(asked_terms.indices[start:end].tolist())
+        pairs = [(-idf[term] * near[term][1], near[term][0]) for term in asked.intersection(near)]
+        synonyms = dict.fromkeys(other for _, other in sorted(pairs) if other not in asked)
+        added.append(list(synonyms)[:MOST_SYNONYMS])
     return context.widen(which, added)
 
 

@@ -143,10 +143,8 @@ def _extents(
     missing = np.array(n_unknown, dtype=np.float64) * most
     total = np.asarray(asked.sum(axis=1)).ravel() + missing
     is_empty, total = total == 0, np.maximum(total, 1e-9)
-    covered_idf, union = (
-        np.zeros((len(which), rows.shape[1])),
-        csr_array(asked.shape, dtype=np.float64),
-    )
+    covered_idf = np.zeros((len(which), rows.shape[1]))
+    union = csr_array(asked.shape, dtype=np.float64)
     for place in range(rows.shape[1]):
         present = space.counts[np.maximum(rows[:, place], 0)] > 0
         covered = asked.multiply(present).multiply(retrieved[:, [place]].astype(float)).tocsr()

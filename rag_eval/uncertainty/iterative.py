@@ -237,10 +237,8 @@ def harm(
         question, iteration = by_strategy[name][["question", "iteration"]].to_numpy().T
         before, after = np.full((2, len(eligible)), np.nan)
         # A strategy is tried at most once for a question.
-        before[question], after[question] = (
-            values[iteration - 1, question],
-            values[iteration, question],
-        )
+        before[question] = values[iteration - 1, question]
+        after[question] = values[iteration, question]
         accounts.append(account(name, by_strategy[name], before, after))
     return accounts
 
@@ -335,10 +333,9 @@ def _spread(part: Ranking, places: IntArray, n: int) -> Ranking:
 
 def _replace(whole: Ranking, part: Ranking, chosen: BoolArray) -> Ranking:
     """Replace the lists of the chosen questions [n]."""
-    arrays = {}
-    for name in _ARRAYS:
-        old, new = getattr(whole, name), getattr(part, name)
-        arrays[name] = np.where(chosen[:, None] if old.ndim > 1 else chosen, new, old)
+    arrays = {name: getattr(whole, name).copy() for name in _ARRAYS}
+    for name, array in arrays.items():
+        array[chosen] = getattr(part, name)[chosen]
     return dataclasses.replace(whole, **arrays)
 
 
@@ -393,11 +390,6 @@ class _Rounds:
         """Retrieval confidence of the current lists, [n]."""
         return 1.0 - self.missed
 
-    @property
-    def extra(self) -> IntArray:
-        """Number of expansions of each question, [n]."""
-        return np.array([len(texts) - 1 for texts in self.asked], dtype=np.int64)
-
     def stop(self, places: IntArray, why: Stopped) -> None:
         """End the rounds of some questions and keep the first reason."""
         for place in places.tolist():
@@ -413,14 +405,10 @@ class _Rounds:
         Without a viable strategy of a gap, FALLBACK is chosen.
         """
         allowed, gaps = set(self.spec.expansions), mitigations(self.context, active, k)
-        queues = {
-            place: [
-                name
-                for name in dict.fromkeys([*names, FALLBACK])
-                if name in allowed - self.tried[place]
-            ]
-            for place, names in zip(active.tolist(), gaps, strict=True)
-        }
+        queues: dict[int, list[ExpansionName]] = {}
+        for place, names in zip(active.tolist(), gaps, strict=True):
+            left = allowed - self.tried[place]
+            queues[place] = [name for name in dict.fromkeys([*names, FALLBACK]) if name in left]
         chosen: dict[int, tuple[ExpansionName, str]] = {}
         while queues := {place: queue for place, queue in queues.items() if queue}:
             wanted: dict[ExpansionName, list[int]] = {}
@@ -447,6 +435,7 @@ class _Rounds:
         places = np.array(list(chosen), dtype=np.int64)
         names, texts = zip(*chosen.values(), strict=True)
         expansions = self.search(list(texts))
+        earlier_rows = np.hstack([part.rows[places] for part in self.lists]).tolist()
         steps = {
             "question": places,
             "iteration": iteration,
@@ -454,7 +443,10 @@ class _Rounds:
             "original": [self.context.questions[place] for place in chosen],
             "expanded": texts,
             "result_count": expansions.has_chunk.sum(axis=1),
-            "unique_result_count": self._count_unique(expansions, places),
+            "unique_result_count": [
+                len({*found} - {-1, *earlier})
+                for found, earlier in zip(expansions.rows.tolist(), earlier_rows, strict=True)
+            ],
             "confidence_before": self.confidence[places],
             "seconds": (time.perf_counter() - started) / len(places),
             "stopped": "",
@@ -464,16 +456,6 @@ class _Rounds:
             self.asked[place].add(text)
         steps |= {"confidence_after": self.confidence[places], "basis": self.basis}
         self.steps.append(steps)
-
-    def _count_unique(self, new: Ranking, places: IntArray) -> IntArray:
-        """Count the retrieved chunks that no earlier list of the question has, [len(places)]."""
-        earlier = np.concatenate([part.rows[places] for part in self.lists], axis=1).astype(
-            np.int64
-        )
-        width = int(max(earlier.max(initial=0), new.rows.max(initial=0))) + 1
-        offset = np.arange(len(places), dtype=np.int64)[:, None] * width
-        is_new = new.has_chunk & ~np.isin(offset + new.rows, (offset + earlier)[earlier >= 0])
-        return np.asarray(is_new.sum(axis=1))
 
     def _merge(self, new: Ranking, places: IntArray, weights: FloatArray) -> None:
         """Merge the lists of expansions into the lists of their questions, and estimate anew."""
@@ -485,9 +467,8 @@ class _Rounds:
         self.weights = np.column_stack([self.weights, column])
         fused = _merge(self.lists, self.weights, self.ranking.rows.shape[1])
         self.ranking = _replace(self.ranking, fused, column > 0)
-        names = ("rows", "raw", "norm")
-        lists = {name: getattr(self.ranking, name) for name in names}
-        batch = dataclasses.replace(self.context.batch, **lists)
+        rows, raw, norm = self.ranking.rows, self.ranking.raw, self.ranking.norm
+        batch = dataclasses.replace(self.context.batch, rows=rows, raw=raw, norm=norm)
         self.context = dataclasses.replace(self.context, batch=batch)
         self.rounds.append(self.ranking.rows)
         self.missed, self.basis = self.risk(batch)
@@ -518,8 +499,8 @@ def iterate(
     for iteration in range(1, spec.max_iterations + 1):
         active = state.active()
         state.stop(active[state.confidence[active] >= spec.min_recall], "threshold")
-        active = state.active()
-        state.stop(active[state.extra[active] >= spec.max_expansions], "max_expansions")
+        spent = np.array([len(texts) > spec.max_expansions for texts in state.asked])
+        state.stop(np.flatnonzero(spent), "max_expansions")
         if not len(active := state.active()):
             break
         state.run(iteration, active, k)
