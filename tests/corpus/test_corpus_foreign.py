@@ -229,12 +229,11 @@ def search(inputs, outputs):
     return [run("0", inputs=inputs, outputs=outputs), retrieval]
 
 
-SYSTEM = {"role": "system", "content": "Be short."}
 MESSAGES = (Path(__file__).parent / "messages.jsonl").read_text("utf-8").splitlines()
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [*map(json.loads, MESSAGES)])
-@pytest.mark.parametrize("tool", ["LangSmith", "Langfuse", "OpenInference"])
+@pytest.mark.parametrize("tool", ["LangSmith", "Langfuse", "OpenInference", "GenAI"])
 def test_messages_give_question_and_answer(inputs, outputs, tool, tmp_path):
     if tool == "LangSmith":
         spans = search(inputs, outputs)
@@ -242,21 +241,12 @@ def test_messages_give_question_and_answer(inputs, outputs, tool, tmp_path):
         found = {"id": "s", "traceId": "t", "type": "RETRIEVER", "output": [{"id": "a"}]}
         spans = [{"id": "t", "input": inputs, "output": outputs, "observations": [found]}]
     else:
-        root = {"input.value": json.dumps(inputs), "output.value": json.dumps(outputs)}
+        names = ("gen_ai.input.messages", "gen_ai.output.messages")
+        names = names if tool == "GenAI" else ("input.value", "output.value")
+        root = dict(zip(names, map(json.dumps, (inputs, outputs)), strict=True))
         spans = [SPANS[0] | {"attributes": root}, SPANS[1]]
     (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
     assert (output.question, output.answer) == ("Q?", "A.")
-
-
-def test_messages_of_genai_spans_are_read(tmp_path):
-    said = [{"type": "reasoning", "content": "Hm."}, {"type": "text", "content": "A."}]
-    marks = {
-        "gen_ai.input.messages": json.dumps([SYSTEM, {"role": "user", "parts": [said[1]]}]),
-        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": said}]),
-    }
-    spans = [SPANS[0] | {"attributes": marks}, SPANS[1]]
-    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
-    assert (output.question, output.answer) == ("A.", "A.")
 
 
 def test_messages_without_an_answer_are_no_answer(tmp_path):
@@ -320,17 +310,9 @@ def test_a_reranked_passage_of_openinference_keeps_its_text(tmp_path):
     assert (context.id, context.text, context.score) == ("bicycles", TEXTS[1], 7)
 
 
-@pytest.mark.parametrize(
-    "source", ["/srv/a.pdf", "../a.md", "C:\\docs\\a.pdf", "file:///a", "https://x.org/a?b=c#d"]
-)
-def test_a_path_or_an_address_names_a_document(source, tmp_path):
-    spans = search({"question": "Q?"}, {"answer": "A."})
-    spans[1] |= documents(source)
-    (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
-    assert [item.document for item in output.contexts] == [source]
-
-
-ODD_PASSAGES = [
+SOURCES = ("/srv/a.pdf", "../a.md", "C:\\docs\\a.pdf", "file:///a", "https://x.org/a?b=c#d")
+PASSAGES = [
+    *(({"page_content": "x", "metadata": {"source": name}}, name, None) for name in SOURCES),
     ({"page_content": "x", "metadata": {"source": ""}}, context_id("x"), None),
     ({"page_content": "x", "metadata": {"source": ["a"], "path": "b"}}, "b", None),
     ({"id": "", "text": "x", "metadata": {"source": "/a" * 501}}, context_id("x"), None),
@@ -339,8 +321,8 @@ ODD_PASSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("passage", "name", "score"), ODD_PASSAGES)
-def test_odd_metadata_of_a_passage_is_passed_over(passage, name, score, tmp_path):
+@pytest.mark.parametrize(("passage", "name", "score"), PASSAGES)
+def test_a_passage_is_named_by_its_id_or_source(passage, name, score, tmp_path):
     spans = search({"question": "Q?"}, {"answer": "A."})
     spans[1] |= {"outputs": {"documents": [None, passage]}}
     (output,) = read_outputs(write_spans(tmp_path / "spans.jsonl", spans))
