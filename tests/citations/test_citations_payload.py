@@ -1,4 +1,4 @@
-"""Rules of citation records, and the published schema of payloads."""
+"""Rules of citation records, and payloads of real retrieved chunks under their schema."""
 
 import json
 from importlib import resources
@@ -9,10 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.citations.payload import LiveIndex, validate
-from rag_eval.core.types import CODES, FIXES, LIVE_CODES, REQUIRED
-from rag_eval.corpus.analyzer import words
+from rag_eval.citations.payload import LiveIndex, citation_records, payload, validate
+from rag_eval.core.settings import Settings
+from rag_eval.core.strategy import Identity
+from rag_eval.core.types import (
+    CODES,
+    FIXES,
+    LIVE_CODES,
+    REQUIRED,
+    CitedSpan,
+    Evidence,
+    RetrievalOptions,
+)
+from rag_eval.corpus.analyzer import ANALYZER, words
 from rag_eval.corpus.masking import mask
+from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot
+from rag_eval.pipeline.index import CorpusIndex
+from rag_eval.pipeline.open_strategies import open_index
+from rag_eval.pipeline.opening import open_gold_set
+from rag_eval.pipeline.stages import open_runner
+from rag_eval.retrieval.service import RetrievalService
 
 TEXT = "Results are kept.\nA failed  job is tried three more times, caf\u00e9 included."
 DOCUMENTS = pd.DataFrame(
@@ -319,6 +335,12 @@ def test_record_without_a_citation_is_empty(record):
     assert first(record, LIVE) == ("empty_citations", "")
 
 
+def test_run_without_citations_does_not_pass():
+    verdicts = validate([])
+    assert verdicts.counts["empty_citations"] == 1
+    assert not verdicts.passed
+
+
 def test_citation_counts_under_every_code_that_fails():
     bad = changed(rev="old", k_pos=None, score_raw=..., score_norm=..., snippet_id="s9")
     verdicts = validate([bad, GOOD], LIVE)
@@ -373,9 +395,59 @@ def test_nothing_in_a_record_raises_and_counts_add_up(edits):
         assert verdicts.counts[code] == n <= verdicts.tried[code]
 
 
-SCHEMA = json.loads(
-    (resources.files("rag_eval.core") / "citation_payload.schema.json").read_text("utf-8")
-)
+# ---- Payloads of real chunks, and the published schema
+
+
+@pytest.fixture(scope="module")
+def smoke(project_root, tmp_path_factory):
+    """Return the chunks that each strategy of the smoke gold set retrieves, and the live index."""
+    home = tmp_path_factory.mktemp("citations")
+    settings = Settings.model_validate({"home": home / "home", "reports": home / "reports"})
+    evaluation = open_gold_set(project_root / "gold_sets" / "smoke", settings)
+    strategies = open_index(evaluation, open_runner(evaluation).get(AdmittedChunks)).strategies
+    about = open_runner(evaluation).get(CorpusIndex).about.strategies.values()
+    models = {
+        one.index_hash: Identity(one.index_hash, one.embed_model).stated_model for one in about
+    }
+    corpus, chunks = (
+        open_runner(evaluation).get(CorpusSnapshot).artifact,
+        open_runner(evaluation).get(AdmittedChunks).artifact,
+    )
+    documents, sections = corpus.frame("documents"), corpus.frame("sections")
+    found = {}
+    for name, strategy in strategies.items():
+        kind = strategy.spec.kind
+        seed = evaluation.config.seeds[0]
+        service = RetrievalService(
+            {kind: strategy}, documents, corpus_rev="r", default=kind, seed=seed
+        )
+        result = service.retrieve("What happens to a job that fails?", RetrievalOptions(top_k=5))
+        found[name] = list(result.chunks)
+    return found, LiveIndex(documents, sections, chunks.frame("chunks"), models, ANALYZER)
+
+
+def schema(part=None):
+    text = (resources.files("rag_eval.core") / "citation_payload.schema.json").read_text("utf-8")
+    published = json.loads(text)
+    jsonschema.Draft202012Validator.check_schema(published)
+    record = {"$ref": f"#/$defs/{part}", "$defs": published["$defs"]} if part else published
+    return jsonschema.Draft202012Validator(record)
+
+
+def test_payloads_of_every_strategy_keep_the_schema_and_are_ok(smoke):
+    found, live = smoke
+    assert found
+    for name, chunks in found.items():
+        assert chunks, name
+        records = [json.loads(json.dumps(payload(chunk), allow_nan=False)) for chunk in chunks]
+        for record in records:
+            schema().validate(record)
+        quoting = [
+            {**record, "quote": chunk.text} for record, chunk in zip(records, chunks, strict=True)
+        ]
+        assert validate(quoting, live, None).passed, name
+        assert all({"window", "k_final"} <= record.keys() for record in records)
+        assert all(":" in one["embed_model"] or one["embed_model"] == "none" for one in records)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +467,16 @@ SCHEMA = json.loads(
 )
 def test_schema_refuses_what_the_structural_rules_refuse(change):
     assert first(changed(**change))[0] != "ok"
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    schema = jsonschema.Draft202012Validator(SCHEMA)
-    assert schema.is_valid(GOOD)
-    assert not schema.is_valid(changed(**change))
+    assert not schema().is_valid(changed(**change))
+
+
+def test_citations_of_an_answer_say_what_the_answer_said(smoke):
+    found, live = smoke
+    chunk = next(iter(found.values()))[0]
+    evidence = [Evidence(f"{chunk.doc_id}:1", chunk, "retrieve", 1, 1)]
+    start = chunk.offsets.start
+    right = CitedSpan(0, 0, chunk.doc_id, start, start + 10, chunk.text[:10])
+    wrong = CitedSpan(1, 0, chunk.doc_id, start, start + 10, "Never said")
+    fabricated = CitedSpan(2, -1, "made-up.md", -1, -1)
+    records = citation_records("q", [right, wrong, fabricated], evidence)
+    assert validate(records, live).codes == ("ok", "quote_mismatch", "unknown_snippet")
