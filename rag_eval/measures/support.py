@@ -56,7 +56,7 @@ def answer_sentences(text: str) -> list[str]:
     return [sentence for sentence in parts if _WORD.search(sentence)]
 
 
-_JOINED = re.compile(r"[^\W_]+(?:_[^\W_]+)+")
+_IDENTIFIER = re.compile(r"\w+")
 _SHORTEST_PART = 3
 """Least length of a part of an identifier: shorter parts are common aliases (df, ax, np)."""
 
@@ -75,9 +75,11 @@ def _names(sentence: str) -> list[str]:
     names = [word for word in words if len(word) > 1 and word != word.lower()]
     if names and names[0] == words[0] and words[0][1:].islower():
         del names[0]
-    parts = itertools.chain.from_iterable(name.split("_") for name in _JOINED.findall(sentence))
+    joined = (name.strip("_") for name in _IDENTIFIER.findall(sentence))
+    parts = itertools.chain.from_iterable(name.split("_") for name in joined if "_" in name)
     names += [part for part in parts if len(part) >= _SHORTEST_PART and not part.isdigit()]
-    return [name for name in names if name.lower() not in STOP_WORDS | FUNCTION_WORDS]
+    ignored = STOP_WORDS | FUNCTION_WORDS
+    return [name for name in names if name.lower() not in ignored]
 
 
 # ---- The score of a sentence

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from typing import Final, Self
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.storage.home import open_home
-from rag_eval.storage.sql import Ask, open_store
+from rag_eval.storage.sql import Ask, ColumnSpec, SqlStore, TableSpec, open_store
 
 POLL_S: Final = 0.5
 SAY_EVERY_S: Final = 60.0
@@ -30,6 +31,12 @@ OTHERS_LEFTOVERS_S: Final = 3600.0
 MAX_LABEL: Final = 63
 """Bytes that PostgreSQL keeps of an application's name."""
 
+TURNS: Final = TableSpec(
+    "write_turns",
+    (ColumnSpec("lock", "text", required=True), ColumnSpec("turn", "text", required=True)),
+    unique=(("lock",),),
+)
+"""The last turn of each lock. A run that lost its connection finds out whether it was the last."""
 _HOLDERS: Final = """
     SELECT DISTINCT activity.application_name
     FROM pg_locks AS locks JOIN pg_stat_activity AS activity USING (pid)
@@ -65,6 +72,7 @@ class WriteLock:
         self._settings, self._gold_set, self._say = settings, gold_set, say
         self._stack = contextlib.ExitStack()
         self._label = _label_of(gold_set)
+        self._turn = ""
         self._ask: Ask | None = None
 
     @property
@@ -78,35 +86,28 @@ class WriteLock:
             if _is_local(self._settings):
                 stack.enter_context(self._hold_folder(open_home(self._settings).folder, until))
             if is_shared(self._settings):
-                self._hold_gold_set(stack, until)
+                self._hold_gold_set(stack, open_store(self._settings), until)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ask = None
+        self._turn, self._ask = "", None
         self._stack.close()
 
     def check(self) -> None:
         """Make sure, before results are published, that the lock is still held.
 
-        Raises InputError `lock_lost` if the connection of a lock of PostgreSQL has broken.
+        A lock of PostgreSQL is lost with its connection. It is taken again if no other run had a
+        turn meanwhile, else InputError `lock_lost` is raised. Does nothing outside of the block.
         """
-        if self._ask is None:
+        if not self._turn or (self._ask is not None and self._is_held(self._ask)):
             return
-        try:
-            is_held = self._ask(_HELD, {"number": _number(self._key)}) == [(1,)]
-        except InputError:
-            is_held = False
-        if not is_held:
-            self._ask = lambda *_: []  # the lock stays lost
-            raise InputError.of(
-                "lock_lost",
-                "the connection that held the lock broke, and another run may have written "
-                "meanwhile; nothing of this run was published. Run it again: finished stages are "
-                "kept",
-                home_name(self._settings),
-                found=self._label,
-            )
+        self._ask = None
+        self._stack.close()
+        with contextlib.ExitStack() as stack:
+            self._hold_gold_set(stack, open_store(self._settings), time.monotonic())
+            self._stack = stack.pop_all()
+        _log.warning("the lock of %s was lost with its connection and taken again", self._key)
 
     @property
     def _key(self) -> str:
@@ -131,9 +132,10 @@ class WriteLock:
             stream.flush()
             yield
 
-    def _hold_gold_set(self, stack: contextlib.ExitStack, until: float) -> None:
-        """Take the locks in a connection of their own."""
-        ask = stack.enter_context(open_store(self._settings).session(self._label))
+    def _hold_gold_set(self, stack: contextlib.ExitStack, store: SqlStore, until: float) -> None:
+        """Take the locks in a connection of their own; again, only if no other run had a turn."""
+        store.create(TURNS)
+        ask = stack.enter_context(store.session(self._label))
         home = _number(home_name(self._settings))
         if not self._gold_set:
             self._wait(lambda: _try(ask, "pg_try_advisory_lock", home), until)
@@ -141,7 +143,20 @@ class WriteLock:
             # Runs share the home, so that whoever cleans it up waits for all of them.
             self._wait(lambda: _try(ask, "pg_try_advisory_lock_shared", home), until)
             self._wait(lambda: _try(ask, "pg_try_advisory_lock", _number(self._key)), until)
+        with store.transaction() as transaction:
+            last = transaction.columns(TURNS, {"lock": self._key})["turn"]
+            if self._turn and last != [self._turn]:
+                raise self._lost()
+            self._turn = self._turn or secrets.token_hex(8)
+            transaction.delete(TURNS, {"lock": self._key})
+            transaction.insert(TURNS, [(self._key, self._turn)])
         self._ask = ask
+
+    def _is_held(self, ask: Ask) -> bool:
+        try:
+            return ask(_HELD, {"number": _number(self._key)}) == [(1,)]
+        except InputError:  # the connection broke; a new one shows whether the server can be used
+            return False
 
     def _wait(self, attempt: Callable[[], str], until: float) -> None:
         """Try until `attempt` finds no holder or the time is up."""
@@ -149,7 +164,7 @@ class WriteLock:
         while holder := attempt():
             now = time.monotonic()
             if now >= until:
-                raise self._busy(holder)
+                raise self._lost() if self._turn else self._busy(holder)
             if last_notice == started or now - last_notice >= SAY_EVERY_S:
                 last_notice = now
                 self._say(
@@ -165,6 +180,15 @@ class WriteLock:
             "Try again later, wait longer (wait_s), or give this run its own --home",
             home_name(self._settings),
             found=f"held by {holder}",
+        )
+
+    def _lost(self) -> InputError:
+        return InputError.of(
+            "lock_lost",
+            "the connection that held the lock broke, and another run has written meanwhile; "
+            "nothing of this run was published. Run it again: finished stages are kept",
+            home_name(self._settings),
+            found=self._label,
         )
 
 

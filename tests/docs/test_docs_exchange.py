@@ -36,7 +36,7 @@ def test_the_page_runs_as_it_stands(text, project, project_root):
         for line in code.splitlines()
         if line.startswith("$ rag-eval ")
     ]
-    assert [words[0] for words in shown] == ["run", "claim", *["export"] * 3]
+    assert [words[0] for words in shown] == ["run", "claim", *["export"] * 4]
     outputs = [invoke(*words) for words in shown]
     assert "1 claim imported" in outputs[1]
     written = {path.name for path in (project.root / "exported").iterdir()}

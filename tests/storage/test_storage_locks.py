@@ -181,15 +181,30 @@ def cut_connections(options):
     )
 
 
-def test_a_run_whose_connection_broke_publishes_nothing(shared):
+def test_a_lost_lock_is_taken_again_if_nobody_had_it_meanwhile(shared, caplog):
     with lock_of(shared) as lock:
         lock.check()
+        assert not caplog.records
         cut_connections(shared)
-        for _ in range(2):
-            with pytest.raises(InputError, match="lock_lost"):
-                lock.check()
-        with lock_of(shared):
+        lock.check()
+        assert "taken again" in caplog.text
+        with pytest.raises(InputError, match="home_busy"), lock_of(shared):
             pass
+    with lock_of(shared):
+        pass
+
+
+@pytest.mark.parametrize("still_held", [True, False])
+def test_a_run_whose_lock_another_run_had_publishes_nothing(shared, still_held):
+    with lock_of(shared) as lock:
+        cut_connections(shared)
+        other = lock_of(shared)
+        with other:
+            if still_held:
+                with pytest.raises(InputError, match="lock_lost"):
+                    lock.check()
+        with pytest.raises(InputError, match="lock_lost"):
+            lock.check()
 
 
 def test_a_database_that_is_gone_gives_no_lock(shared):
