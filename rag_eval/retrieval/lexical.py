@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from rag_eval.core.arrays import BoolArray, IntArray, expand_ranges
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
 from rag_eval.core.strategy import PriorKind, Retriever
 from rag_eval.corpus.analyzer import ANALYZER, Rows, TermRows, count_matrix
 from rag_eval.retrieval.ranking import Ranking, ranking, scale_by_top, select
@@ -112,17 +112,19 @@ _SMALLEST_K1 = 1e-9
 
 
 class RankBm25:
-    """A `rank_bm25.BM25Okapi` index over term ids, with a Python loop for each term of a query.
+    """A `rank_bm25.BM25Okapi` index over term ids, with a Python loop for each new term.
 
     The idf ln((N - df + 0.5) / (df + 0.5)) is negative for terms in more than half of the chunks.
     The library lifts a negative idf to 0.25 times the mean idf. Only positive scores are ranked.
     """
 
-    def __init__(self, documents: Rows, *, k1: float, b: float) -> None:
+    def __init__(self, documents: Rows, n_terms: int, *, k1: float, b: float) -> None:
         from rank_bm25 import BM25Okapi
 
         documents = TermRows.of(documents)
         self.n_chunks = len(documents)
+        self.n_terms = n_terms
+        self._parts_of: dict[int, tuple[IntArray, FloatArray]] = {}
         self._index: Any = (
             BM25Okapi(
                 [row.tolist() for row in np.split(documents.ids, documents.indptr[1:-1])],
@@ -136,18 +138,33 @@ class RankBm25:
 
     def search(self, queries: Terms, depth: int, allowed: BoolArray | None = None) -> Ranking:
         """Rank chunks with a positive score; parameters as for `Bm25s.search`."""
+        depth = min(depth, self.n_chunks)
+        rows = np.full((len(queries), depth), -1, dtype=np.int32)
+        scores = np.full((len(queries), depth), -np.inf)
+        for i, query in enumerate(queries):
+            if self._index is None or not query:
+                continue
+            total = np.zeros(self.n_chunks)
+            for term in query:  # in the order of the library's own sum
+                chunks, parts = self._parts(term)
+                total[chunks] += parts
+            dense = total.astype(np.float32)
+            dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
+            (rows[i],), (scores[i],) = select(dense[None, :], depth)
+        return ranking(rows, scores, scale_by_top(scores))
 
-        def score(query: Sequence[int]) -> npt.NDArray[np.float32]:
-            if self._index is None:
-                return np.zeros(0, dtype=np.float32)
+    def _parts(self, term: int) -> tuple[IntArray, FloatArray]:
+        """Return the chunks that a term adds to the score of, and what it adds.
+
+        The library reads every chunk for every term, so its answers are kept.
+        """
+        if term not in self._parts_of:
             # At b = 1 a chunk without terms gives 0 / 0, and is not ranked.
             with np.errstate(invalid="ignore"):
-                dense = np.asarray(self._index.get_scores(query), dtype=np.float32)
-            is_ranked = dense > 0 if allowed is None else (dense > 0) & allowed
-            return np.where(is_ranked, dense, -np.inf)
-
-        rows, scores = select(map(score, queries), min(depth, self.n_chunks))
-        return ranking(rows, scores, scale_by_top(scores))
+                scores = np.asarray(self._index.get_scores([term]))
+            chunks = np.flatnonzero(scores)
+            self._parts_of[term] = chunks, scores[chunks]
+        return self._parts_of[term]
 
 
 # ---- Shared parts of strategies with terms: options, identity and search.
@@ -175,7 +192,7 @@ class LexicalStrategy(LocalStrategy):
         if self.engine == "rank-bm25":
             okapi = index.engine(
                 f"rank-bm25 {self.k1} {self.b}",
-                lambda: RankBm25(index.table.terms, k1=self.k1, b=self.b),
+                lambda: RankBm25(index.table.terms, index.table.n_terms, k1=self.k1, b=self.b),
             )
             return okapi.search(terms, request.depth, request.allowed)
         lucene = bm25s_engine(index, self.k1, self.b)

@@ -19,12 +19,7 @@ from rag_eval.retrieval.embedding.embedders import unit
 from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import Bm25s, RankBm25, score_postings
 
-
-def okapi(documents, n_terms, **parameters):
-    return RankBm25(documents, **parameters)
-
-
-ENGINES = [Bm25s, okapi]
+ENGINES = [Bm25s, RankBm25]
 N_TERMS = 6
 FLOAT32 = 2e-5
 """Largest error of float32 sums of BM25's terms."""
@@ -177,7 +172,7 @@ def test_scores_are_those_of_bm25s_to_the_bit(documents, parameters, block):
 @given(searches())
 def test_rank_bm25_is_its_formula(drawn):
     documents, queries, (k1, b), depth, allowed = drawn
-    found = search(okapi, drawn)
+    found = search(RankBm25, drawn)
     for query, terms in enumerate(queries):
         scores = reference.okapi_bm25(terms, documents, max(k1, 1e-9), b)
         sure = [
