@@ -66,6 +66,14 @@ def test_it_is_never_much_wider_than_the_labels_alone(seed, share, knows):
     assert found.low <= found.value <= found.high
 
 
+def test_good_predictions_are_worth_labels_and_bad_ones_nothing():
+    rng = np.random.default_rng(2)
+    good = [prediction_powered(*queries(500, 0.2, rng)).extra_labels for _ in range(20)]
+    none = [prediction_powered(*queries(500, 0.2, rng, knows=0.0)).extra_labels for _ in range(20)]
+    assert np.mean(good) > 0.3
+    assert np.mean(none) < 0.05
+
+
 def test_predictions_against_the_truth_are_not_believed():
     y, f, group = queries(300, 0.3, np.random.default_rng(3))
     found = prediction_powered(y, 1 - f, group)
@@ -94,6 +102,29 @@ def test_intervals_cover_the_truth():
     held, width = coverage(400, 300, 0.3, knows=1.0, base=-0.5)
     assert 0.93 - 0.02 <= held <= 0.97 + 0.01
     assert width < 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_groups", "share", "knows", "base", "biased"),
+    [
+        (400, 0.25, 1.0, -0.5, 0.0),
+        (400, 0.25, 0.5, 0.0, 0.2),
+        (1200, 0.2, 1.0, -2.0, 0.0),
+        (1200, 0.5, 0.7, -1.0, -0.1),
+        (200, 0.5, 0.8, 0.5, 0.1),
+    ],
+)
+def test_intervals_cover_93_to_97_per_cent(n_groups, share, knows, base, biased):
+    """Simulate each cell of a grid 2,000 times.
+
+    The grid has 100 to 600 labelled groups and miss rates of 0.15 to 0.6. Its predictions know all
+    or half of the difficulty, or are biased.
+    """
+    held, width = coverage(2000, n_groups, share, knows=knows, base=base, biased=biased)
+    error = 2 * (0.05 * 0.95 / 2000) ** 0.5
+    assert 0.93 - error <= held <= 0.97 + error
+    assert width <= 1.0
 
 
 def test_a_group_with_both_kinds_is_one_group():

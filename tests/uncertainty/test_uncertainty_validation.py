@@ -293,3 +293,14 @@ def test_miscalibrated_predictions_exceed_the_null():
         group = np.arange(400)
         share = _share_outside(predicted, rate, group, dependence=0.0, seed=seed, trials=100)
         assert share >= 0.95
+
+
+def test_the_null_needs_the_dependence_of_groups():
+    """Groups have ten members, because the error by bins hardly notices groups of four."""
+    group = np.arange(400) // 10
+    errors, null = (
+        ece(RATES, draw(RATES, group, *given), np.ones(400))
+        for given in ((0.6, 3, 500), (0.0, 4, 999))
+    )
+    naive = limit(null, LEVEL)
+    assert np.mean(errors > naive) > 0.18
