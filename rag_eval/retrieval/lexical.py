@@ -125,6 +125,10 @@ class RankBm25:
         self.n_chunks = len(documents)
         self.n_terms = n_terms
         self._parts_of: dict[int, tuple[IntArray, FloatArray]] = {}
+        chunk_of = np.repeat(np.arange(self.n_chunks), np.diff(documents.indptr))
+        by_term = np.argsort(documents.ids, kind="stable")
+        ends = np.cumsum(np.bincount(documents.ids, minlength=n_terms))
+        self._chunks_of = np.split(chunk_of[by_term], ends[:-1])
         self._index: Any = (
             BM25Okapi(
                 [row.tolist() for row in np.split(documents.ids, documents.indptr[1:-1])],
@@ -146,8 +150,9 @@ class RankBm25:
                 continue
             total = np.zeros(self.n_chunks)
             for term in query:  # in the order of the library's own sum
-                chunks, parts = self._parts(term)
-                total[chunks] += parts
+                if term < self.n_terms:
+                    chunks, parts = self._parts(term)
+                    total[chunks] += parts
             dense = total.astype(np.float32)
             dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
             (rows[i],), (scores[i],) = select(dense[None, :], depth)
@@ -156,14 +161,12 @@ class RankBm25:
     def _parts(self, term: int) -> tuple[IntArray, FloatArray]:
         """Return the chunks that a term adds to the score of, and what it adds.
 
-        The library reads every chunk for every term, so its answers are kept.
+        The library has no postings, so it is asked about the chunks that hold the term.
         """
         if term not in self._parts_of:
-            # At b = 1 a chunk without terms gives 0 / 0, and is not ranked.
-            with np.errstate(invalid="ignore"):
-                scores = np.asarray(self._index.get_scores([term]))
-            chunks = np.flatnonzero(scores)
-            self._parts_of[term] = chunks, scores[chunks]
+            chunks = np.unique(self._chunks_of[term])
+            scores = np.asarray(self._index.get_batch_scores([term], chunks))
+            self._parts_of[term] = chunks, scores
         return self._parts_of[term]
 
 
