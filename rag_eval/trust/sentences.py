@@ -181,7 +181,9 @@ def form_of(sentence: str) -> SentenceForm:
     """
     words = [match[0].replace("’", "'") for match in _TOKEN.finditer(sentence[:_READ])]
     lowered = [word.lower() for word in words]
-    addresses = not _ADDRESS.isdisjoint(lowered)
+    # a sentence that begins with a mark is the rest of another sentence
+    is_whole = sentence[:1] not in _BROKEN
+    addresses = is_whole and not _ADDRESS.isdisjoint(lowered)
     openings = _LISTS["openings"]
     at, limit = 0, min(len(words) - 1, _OPENINGS)
     while at < limit and (lowered[at] in openings or lowered[at] in {",", ":"}):
@@ -190,8 +192,7 @@ def form_of(sentence: str) -> SentenceForm:
     if not remaining:
         return SentenceForm(asks=False, orders=False, addresses=addresses)
     asks = _asks(sentence, remaining, small)
-    # a sentence that begins with a mark is the rest of another sentence
-    orders = not asks and sentence[:1] not in _BROKEN and _orders(remaining, small)
+    orders = not asks and is_whole and _orders(remaining, small)
     return SentenceForm(asks, orders, addresses)
 
 

@@ -12,6 +12,7 @@ import functools
 import html
 import itertools
 import re
+import string
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -22,6 +23,7 @@ from rag_eval.trust.spelling import (
     DIGITS,
     GLUED,
     JOINED,
+    STEMS,
     decode_printable,
     is_text,
     list_odd_spellings,
@@ -153,7 +155,7 @@ def _find_invisible(text: str) -> Discovery:
 # ---- Encoded text
 
 _LONGEST, _DISTINCT_LETTERS = 1 << 20, 7
-_NEAR_WORDS, _AROUND = 120, 160
+_NEAR_WORDS, _AROUND, _LEAST_STEM = 120, 160, 6
 
 _BASE64 = (
     r"[A-Za-z0-9+/_-]{16,}(?:\r?\n[ \t]{0,20}[A-Za-z0-9+/_-]{20,})*"
@@ -172,11 +174,25 @@ SIGNALS: dict[str, Callable[[], str]] = {
     "joined": lambda: JOINED,
     "glued": lambda: GLUED,
     "odd": list_odd_spellings,
+    "cipher": lambda: rf"(?i)\b(?:{'|'.join(_SHIFT_OF)})",
 }
 """Encoding or way to respell words of an order -> writer of an RE2 pattern.
 
 A decoder runs only on texts that match its pattern."""
 _RESPELLED = ("odd", "joined", "glued", "digits", "apart")
+
+
+def _shift(text: str, by: int) -> str:
+    """Move the letters of a text through the alphabet, as in ROT13 and Caesar's cipher."""
+    lower, upper = string.ascii_lowercase, string.ascii_uppercase
+    shifted = (letters[by:] + letters[:by] for letters in (lower, upper))
+    return text.translate(str.maketrans(lower + upper, "".join(shifted)))
+
+
+_SHIFT_OF = {
+    _shift(stem, -by): by for by in range(1, 26) for stem in STEMS if len(stem) >= _LEAST_STEM
+}
+"""Shifted beginning of a word of an order -> shift that reads the word."""
 
 
 def _decode_base64(run: str) -> Iterator[bytes]:
@@ -221,7 +237,7 @@ def _join_near(spans: Iterable[tuple[int, int]], length: int) -> Iterator[tuple[
 
 @functools.cache
 def _load_spellings() -> dict[str, LinearPattern]:
-    return {name: LinearPattern(SIGNALS[name]()) for name in _RESPELLED}
+    return {name: LinearPattern(SIGNALS[name]()) for name in (*_RESPELLED, "cipher")}
 
 
 def _find_encoded(text: str, names: Iterable[str] = tuple(SIGNALS)) -> Discovery:
@@ -244,6 +260,13 @@ def _find_encoded(text: str, names: Iterable[str] = tuple(SIGNALS)) -> Discovery
         source, respelled = undo_tricks(text[slice(*span)])
         if source:
             discovery.decode(source, respelled, span, suspicious=False)
+    shifted: dict[int, list[tuple[int, int]]] = {}
+    for start, end in _load_spellings()["cipher"].find_all(text) if "cipher" in names else ():
+        shifted.setdefault(_SHIFT_OF[text[start:end].lower()], []).append((start, end))
+    for by, words in shifted.items():
+        for span in _join_near(words, len(text)):
+            if is_text(decoded := _shift(text[slice(*span)], by)):
+                discovery.decode("cipher", decoded, span, suspicious=True)
     return discovery
 
 
@@ -319,7 +342,10 @@ def _load_signals() -> list[Signals]:
         "markup": r"<[A-Za-z!?/]|\]\(|\]:[ \t]{0,20}(?:#|<>)",
         "entity": r"&[#A-Za-z][A-Za-z0-9]{1,31};",
     } | {name: write() for name, write in SIGNALS.items()}
-    sets = [{name: patterns.pop(name) for name in ("glued", "odd")[at : at + 1]} for at in (0, 1)]
+    sets = [
+        {name: patterns.pop(name) for name in ("glued", "odd", "cipher")[at : at + 1]}
+        for at in (0, 1, 2)
+    ]
     return [Signals(some) for some in (patterns, *sets)]
 
 
