@@ -209,7 +209,7 @@ class _Language:
     def _cut(self, rule: str, clause: str) -> str | None:
         """Return the rest after a phrase at the beginning of a clause; None without the phrase."""
         data = f"{clause} eos".encode()  # the end of a clause is a word of phrases
-        matches = self._rules[rule].find(data)
-        if not matches or matches[0][0] > 0:
+        start, end = next(self._rules[rule].find(data), (1, 1))
+        if start > 0:
             return None
-        return data[matches[0][1] :].decode().removesuffix("eos").strip(" ")
+        return data[end:].decode().removesuffix("eos").strip(" ")

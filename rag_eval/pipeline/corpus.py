@@ -62,11 +62,10 @@ from rag_eval.retrieval.strategies import StrategyIndex
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame, read_shards
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
-from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating
+from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating, topic_shift
 from rag_eval.trust.rules import RuleSet
+from rag_eval.trust.signatures import read_trust_inputs
 from rag_eval.trust.sources import judge_sources, vouched_for
-from rag_eval.trust.topic_shift import topic_shift
-from rag_eval.trust.trust_inputs import read_trust_inputs
 from rag_eval.trust.trust_report import TrustFacts
 
 # ---- The corpus: read, mask, and cut into chunks.

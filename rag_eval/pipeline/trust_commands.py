@@ -13,40 +13,36 @@ from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Runner
 from rag_eval.storage.files import write_bytes, write_text
 from rag_eval.trust.signatures import (
-    check_acceptable,
+    MAX_REASONS,
+    Decision,
+    accept_manifest,
     compare_manifest,
     last_accepted,
     make_manifest,
     read_manifest,
     read_private_key,
+    record_decisions,
     sign,
     signature_beside,
 )
-from rag_eval.trust.trust_inputs import MAX_REASONS, Decision, record_decisions
 
-MAX_NAMED = 20
+_MAX_NAMED = 20
 """Most documents that a message names."""
 
 
 def _name_some(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(quoted(name, 100) for name in names[:MAX_NAMED]) + more
-
-
-# ---- Allowing
+    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(quoted(name, 100) for name in names[:_MAX_NAMED]) + more
 
 
 def allow_documents(
     evaluation: Evaluation, option: str, value: str, *, who: str, why: str
 ) -> tuple[list[Decision], Path]:
-    """Record that a person allows the documents that the last run held back.
+    """Record that a person allows documents that the last run held back.
 
     `option` is --document (`value` is an id) or --page (a link, or a document with this link).
-
-    Raises
-    ------
-    InputError
-        Nothing was judged here yet, no such document is held back, or who or why is no text.
+    Raises InputError: nothing was judged here yet, no such document is held back, or who or why is
+    no text.
     """
     who, why = check_decision(who, why)
     recorded = evaluation.find_recorded("evidence_trust")
@@ -62,13 +58,9 @@ def allow_documents(
     wanted = {value} if option == "--document" else _share_page(documents, value)
     chosen = refused[refused["doc_id"].isin(wanted)]
     if chosen.empty:
-        raise InputError.of(
-            "not_blocked",
-            "the last run held no such document back",
-            field=option,
-            found=value,
-            accepted=_name_some(sorted(set(refused["doc_id"]))) or "nothing: no chunk is held back",
-        )
+        message = "the last run held no such document back"
+        accepted = _name_some(sorted(set(refused["doc_id"]))) or "nothing: no chunk is held back"
+        raise InputError.of("not_blocked", message, field=option, found=value, accepted=accepted)
     sources = corpus.frame("sources", ["doc_id", "source_hash"])
     hashes = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
     now = dt.datetime.now(dt.UTC)
@@ -93,27 +85,18 @@ def _share_page(documents: pd.DataFrame, wanted: str) -> set[str]:
     return set(documents.loc[(links == link) | (links.map(mask_shown_address) == link), "doc_id"])
 
 
-# ---- The manifest
-
-
 def sign_corpus(runner: Runner, key: Path | None) -> str:
     """Write the manifest of the documents as they are now, signed where keys are configured.
 
-    Returns a line about the file. Its version is one higher than that of the replaced manifest and
-    of all accepted ones.
-
-    Raises
-    ------
-    InputError
-        No manifest is configured, or the private key is missing or not one of `trust.keys`.
+    Its version is one higher than that of the replaced manifest and of all accepted ones. Returns a
+    line about the file. Raises InputError if no manifest is configured, or if the private key is
+    missing or not one of `trust.keys`.
     """
     evaluation = runner.evaluation
     config, name = evaluation.config.trust, evaluation.config.name
     if config.manifest is None:
-        message = "the gold set names no file to write"
-        raise InputError.of(
-            "nothing_to_sign", message, field="trust", accepted="manifest: manifest.json"
-        )
+        message, accepted = "the gold set names no file to write", "manifest: manifest.json"
+        raise InputError.of("nothing_to_sign", message, field="trust", accepted=accepted)
     if key is None and config.keys:
         message = "keys are configured, so no run accepts a file that is not signed"
         accepted = f"the private key of {', '.join(sorted(config.keys))}"
@@ -137,12 +120,8 @@ def sign_corpus(runner: Runner, key: Path | None) -> str:
 def verify_corpus(runner: Runner) -> tuple[list[str], bool]:
     """Check the documents as they are now against the manifest.
 
-    Returns a line for each state of documents, and whether all are as recorded.
-
-    Raises
-    ------
-    InputError
-        A file cannot be used; `manifest_not_newer` for a manifest older than an accepted one.
+    Returns a line for each state of documents, and whether all are as recorded. Raises InputError
+    if a file cannot be used, or if the manifest is older than an accepted one.
     """
     evaluation = runner.evaluation
     config = evaluation.config.trust
@@ -151,7 +130,7 @@ def verify_corpus(runner: Runner) -> tuple[list[str], bool]:
     if config.manifest is None:
         return ["the gold set names no trust.manifest"], True
     manifest = read_manifest(resolve(config.manifest, evaluation.base), config.keys)
-    check_acceptable(evaluation.home, evaluation.config.name, manifest)
+    accept_manifest(evaluation.home, evaluation.config.name, manifest, log=False)
     compared, deleted = compare_manifest(sources, manifest.content.documents)
     states: dict[str, list[str]] = {"deleted": deleted} if deleted else {}
     for doc_id, state in zip(sources["doc_id"], compared, strict=True):

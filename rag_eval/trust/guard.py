@@ -310,15 +310,12 @@ class UnitVerdicts(NamedTuple):
     verdict: npt.NDArray[np.object_]
     reasons: list[list[str]]
 
-
-def verdicts_of_chunks(evidence: pd.DataFrame) -> UnitVerdicts:
-    """Return the verdicts of chunks (EVIDENCE_TRUST) as those of units."""
-    return UnitVerdicts(
-        evidence[["chunk_id", "doc_id"]],
-        evidence["trust"].to_numpy(),
-        evidence["verdict"].to_numpy(dtype=object),
-        evidence["reasons"].tolist(),
-    )
+    @classmethod
+    def of_chunks(cls, evidence: pd.DataFrame) -> "UnitVerdicts":
+        """Return the verdicts of chunks (EVIDENCE_TRUST) as those of units."""
+        names, trust = evidence[["chunk_id", "doc_id"]], evidence["trust"].to_numpy()
+        verdict = evidence["verdict"].to_numpy(dtype=object)
+        return cls(names, trust, verdict, evidence["reasons"].tolist())
 
 
 def judge_units(units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame) -> UnitVerdicts:

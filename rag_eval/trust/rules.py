@@ -40,12 +40,6 @@ ViewKind = Literal["visible", "hidden", "decoded"]
 _MAX_MEM = 32 << 20
 """Most bytes for the automaton of a pattern; beyond them, RE2 uses a slower linear engine."""
 
-_WINDOW, _BEYOND, _PER_WINDOW = 1 << 16, 1 << 12, 100
-"""A rule reports at most _PER_WINDOW places in each _WINDOW bytes.
-
-The last place reaches past the window's end, so that no match is lost. The limit bounds the cost of
-patterns that look far ahead."""
-
 # ---- Phrases
 
 Lists = Mapping[str, str | Sequence[str]]
@@ -63,7 +57,6 @@ _GAPS = {"..": 2, "...": 6}
 _ANYTHING = "~"
 _WITHOUT_BLANKS = frozenset(("zh", "ja"))
 _IN_SENTENCE = r"[^.!?\x{3002}]"
-_LIST = re.compile(r"\{(\w+)\}")
 _RAW = "re:"
 _SPECIAL = {"-": "[ -]?", "'": r"['\x{2019}]", "*": f"[^{_MARKS}]*"}
 _PAIRS = {"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"}
@@ -77,12 +70,7 @@ def _options(token: str, lists: Lists) -> list[str]:
     """Return the entries that may stand for a token."""
     options: list[str] = []
     for part in token.split("|"):
-        name = _LIST.fullmatch(part)
-        if name and name[1] not in lists:
-            raise ValueError(f"no word list is named {name[1]!r}")
-        if not part or (not name and set(part) & set("{}?")):
-            raise ValueError(f"{token!r} is no token of a phrase")
-        words = lists[name[1]] if name else [part]
+        words = lists[part[1:-1]] if part.startswith("{") else [part]
         options += words.split() if isinstance(words, str) else words
     return options
 
@@ -128,8 +116,6 @@ def _compile_tokens(tokens: Sequence[str], lists: Lists, *, blanks: bool) -> str
         else:
             piece, begun = (between if begun else "") + piece, True
         pieces.append(piece)
-    if {tokens[0], tokens[-1]} & {*_GAPS, _ANYTHING} or not begun:
-        raise ValueError(f"{' '.join(tokens)!r} is only a gap, or has one at an end")
     return "".join(pieces)
 
 
@@ -175,13 +161,6 @@ def _needed_words(phrase: str, lists: Lists, frequent: frozenset[str]) -> list[f
 
     Of an entry with several words it is one that is not `frequent`: needing those rules out few
     texts. The list is empty for a phrase in RE2 syntax.
-
-    Examples
-    --------
-    >>> lists = {"ignore": ["ignore", "skip these"]}
-    >>> found = _needed_words("{ignore} .. my? rules", lists, frozenset({"these"}))
-    >>> [sorted(words) for words in found]
-    [['ignore', 'skip'], ['rules']]
     """
     if phrase.startswith(_RAW):
         return []
@@ -204,25 +183,24 @@ def _make_options() -> Any:
     return options
 
 
-def _make_set(patterns: Iterable[str]) -> Any:
-    r"""Compile patterns that one pass tries; the last one, `\z`, fails only if memory ran out."""
-    tried = re2.Set.SearchSet(_make_options())
-    for pattern in (*patterns, r"\z"):
-        tried.Add(pattern)
-    tried.Compile()
-    return tried
+class Signals:
+    """Tries many cheap patterns in one pass over a text; `patterns` is name -> RE2 syntax."""
 
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self._patterns = patterns
+        self._set = re2.Set.SearchSet(_make_options())
+        for pattern in (*patterns.values(), r"\z"):
+            self._set.Add(pattern)
+        self._set.Compile()
 
-def _list_characters(data: bytes, offsets: Iterable[int]) -> dict[int, int]:
-    """Return byte offset -> character offset, in one pass."""
-    ordered = sorted(set(offsets))
-    if data.isascii():
-        return {offset: offset for offset in ordered}
-    places, before, counted = {}, 0, 0
-    for offset in ordered:
-        counted += len(data[before:offset].decode("utf-8", "replace"))
-        places[offset], before = counted, offset
-    return places
+    def find(self, data: bytes) -> set[str]:
+        """Return the names of the patterns that match somewhere."""
+        matched = self._set.Match(data) or ()
+        if len(self._patterns) in matched:
+            return {name for index, name in enumerate(self._patterns) if index in matched}
+        # The last pattern matches everywhere, so the automaton ran out of memory.
+        search = functools.partial(re2.search, options=_make_options())
+        return {name for name, text in self._patterns.items() if search(text, data) is not None}
 
 
 class LinearPattern:
@@ -241,56 +219,37 @@ class LinearPattern:
         return re2.compile(self._pattern, _make_options())
 
     @functools.cached_property
-    def _test(self) -> Any:
-        """A set tells only whether the pattern matches, and is faster than a search."""
-        return _make_set((self._pattern,))
+    def _test(self) -> Signals:
+        return Signals({"": self._pattern})
 
     def matches(self, data: bytes) -> bool:
-        """Tell whether the pattern matches somewhere."""
-        matched = self._test.Match(data) or ()
-        return 0 in matched if 1 in matched else self._compiled.search(data) is not None
+        """Tell whether the pattern matches somewhere, which is faster than a search."""
+        return bool(self._test.find(data))
 
-    def find(self, data: bytes) -> list[tuple[int, int]]:
-        """Return the byte spans of the matches in order, at most `_PER_WINDOW` a window."""
-        if len(data) <= _WINDOW and not self.matches(data):  # the usual case
-            return []
-        spans_found: list[tuple[int, int]] = []
-        reached = 0
-        for window in range(0, max(len(data), 1), _WINDOW):
-            last = min(window + _WINDOW, len(data))
-            beyond = min(last + _BEYOND, len(data))
-            matches = self._compiled.finditer(data, max(window, reached), beyond)
-            for count, match in enumerate(matches, start=1):
-                start, end = match.span(match.lastindex or 0)
-                if start >= last:
-                    break
-                reached = beyond if count == _PER_WINDOW else end
-                spans_found.append((start, reached))
-                if count == _PER_WINDOW:
-                    break
-        return spans_found
+    def find(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Yield the byte spans of the matches in order, each of the only group that matched."""
+        if self.matches(data):
+            for match in self._compiled.finditer(data):
+                yield match.span(match.lastindex or 0)
 
     def find_all(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the characters of all matches, for patterns that never look far ahead."""
+        """Yield the characters of all matches."""
         data = text.encode("utf-8", "replace")
         spans = [match.span() for match in self._compiled.finditer(data)]
         places = _list_characters(data, itertools.chain.from_iterable(spans))
         return ((places[start], places[end]) for start, end in spans)
 
 
-class Signals:
-    """Tries many cheap patterns in one pass over a text; `patterns` is name -> RE2 syntax."""
-
-    def __init__(self, patterns: dict[str, str]) -> None:
-        self._patterns = patterns
-        self._set = _make_set(patterns.values())
-
-    def find(self, data: bytes) -> set[str]:
-        """Return the names of the patterns that match somewhere."""
-        spans_found = self._set.Match(data) or ()
-        if len(self._patterns) in spans_found:
-            return {name for index, name in enumerate(self._patterns) if index in spans_found}
-        return {name for name, text in self._patterns.items() if LinearPattern(text).matches(data)}
+def _list_characters(data: bytes, offsets: Iterable[int]) -> dict[int, int]:
+    """Return byte offset -> character offset, in one pass."""
+    ordered = sorted(set(offsets))
+    if data.isascii():
+        return {offset: offset for offset in ordered}
+    places, before, counted = {}, 0, 0
+    for offset in ordered:
+        counted += len(data[before:offset].decode("utf-8", "replace"))
+        places[offset], before = counted, offset
+    return places
 
 
 # ---- The rules
@@ -326,7 +285,8 @@ FOLDER = Path(__file__).parent
 _PIECE, _OVERLAP = 4_000, 500
 """Bytes of the parts in which a long text is searched, so that few rules run on each part."""
 _PER_PART = 6
-"""Most matches of a rule in a part; the last one covers all later ones."""
+"""Most matches of a rule in a part; the last one reaches to its end. This bounds the cost of
+patterns that look far ahead."""
 _NO_WORDS = "<"
 """Stands for the word that phrases in RE2 syntax need."""
 _FREQUENT = frozenset(load_words("sentences")["closed"])
@@ -387,10 +347,7 @@ class RuleSet:
         words: dict[str, dict[str, str | list[str]]] = {}
         for content in contents:
             language = content.get("language", "en")
-            lists = words.setdefault(language, {})
-            if twice := lists.keys() & content.get("words", {}).keys():
-                raise ValueError(f"two word lists have the name {min(twice)!r}")
-            lists.update(content.get("words", {}))
+            words.setdefault(language, {}).update(content.get("words", {}))
             rules += [Rule(**rule, language=language) for rule in content.get("rule", ())]
         return cls(rules, words)
 
@@ -423,17 +380,15 @@ class RuleSet:
         spans_found: list[set[tuple[int, int, int]]] = [set() for _ in texts]
         for place, parts in enumerate(asked):
             for at, low, part in parts:
-                spans = self._compiled[place].find(part)
-                if len(spans) > _PER_PART:
-                    spans[_PER_PART - 1 :] = [(spans[_PER_PART - 1][0], spans[-1][1])]
+                spans = list(itertools.islice(self._compiled[place].find(part), _PER_PART))
+                if len(spans) == _PER_PART:
+                    spans[-1] = spans[-1][0], len(part)
                 spans_found[at].update((place, low + start, low + end) for start, end in spans)
-        result = []
-        for text, matches in zip(data, spans_found, strict=True):
-            places = _list_characters(text, (byte for _, *span in matches for byte in span))
-            result.append(
-                [
-                    RuleMatch(self.rules[place], places[start], places[end])
-                    for place, start, end in sorted(matches)
-                ]
-            )
-        return result
+        return [self._locate(*both) for both in zip(data, spans_found, strict=True)]
+
+    def _locate(self, data: bytes, matches: set[tuple[int, int, int]]) -> list[RuleMatch]:
+        places = _list_characters(data, (byte for _, *span in matches for byte in span))
+        return [
+            RuleMatch(self.rules[place], places[start], places[end])
+            for place, start, end in sorted(matches)
+        ]

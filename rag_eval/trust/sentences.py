@@ -196,27 +196,7 @@ def form_of(sentence: str) -> SentenceForm:
     return SentenceForm(asks, orders, addresses)
 
 
-# ---- Questions
-
-_ASKING = load_words("questions")
-QUESTION_WORDS = frozenset((*_ASKING["wh"], *_ASKING["other_languages"]))
-_OPENERS = QUESTION_WORDS | frozenset(_ASKING["auxiliaries"])
-
-
-def begins_question(words: Sequence[str]) -> bool:
-    """Tell whether words in lower case begin like a question.
-
-    Examples
-    --------
-    >>> begins_question(["how", "deep", "is", "it"]), begins_question(["it", "is", "deep"])
-    (True, False)
-    """
-    return bool(words) and words[0] in _OPENERS
-
-
-# ---- Sentences that speak to a language model
-
-# ---- Features of a sentence
+# ---- Sentences that speak to a language model: features of a sentence
 
 MOST_TOKENS, _SHORT_FEATURES = 100, 16
 _ALIKE = {word: name for name, words in load_words("addressing_alike").items() for word in words}
@@ -260,7 +240,6 @@ def _scale_of(features: set[str]) -> float:
 
 BACK, REACH = 200, 400
 """Most characters of a sentence before, and after, its trigger word."""
-_LONG = 100
 _END = re.compile(r"[.!?。！？][\"'”’»)\]*]{0,5}(?: |$)")
 
 
@@ -274,18 +253,17 @@ def _sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
     """Yield the characters of each sentence with a trigger in a normalised text, in order."""
     last = 0
     # One byte for each character keeps places equal; the pattern is ASCII.
-    for start, end in _triggers().find(text.encode("ascii", "replace")):
-        # A long span covers all matches up to the end of the window of the pattern.
-        for stop in (end - 1,) if end - start < _LONG else range(start, end, REACH // 2):
-            if stop < last:
-                continue
-            low = max(last, stop - BACK)
-            for match in _END.finditer(text, low, stop):
-                low = match.end()
-            furthest = min(len(text), stop + REACH)
-            ended = _END.search(text, stop, furthest)
-            last = ended.end() if ended else furthest
-            yield low, last
+    for _, end in _triggers().find(text.encode("ascii", "replace")):
+        stop = end - 1
+        if stop < last:
+            continue
+        low = max(last, stop - BACK)
+        for match in _END.finditer(text, low, stop):
+            low = match.end()
+        furthest = min(len(text), stop + REACH)
+        ended = _END.search(text, stop, furthest)
+        last = ended.end() if ended else furthest
+        yield low, last
 
 
 # ---- Scores

@@ -1,30 +1,38 @@
-"""Manifests: numbered records of the documents' hashes, signed with Ed25519 where keys are given.
+"""What trust depends on besides the corpus: the signed manifest, and what people allowed.
 
-The home remembers the last accepted manifest of each gold set, so that an older one is refused.
+A manifest is a numbered record of the documents' hashes, signed with Ed25519 where keys are given.
+The home remembers the manifests that runs accepted, so that an older one is refused. Decisions of
+people are lines of an append-only file in the gold set's folder, under review like the gold.
 No other file imports `cryptography`. Private keys are never logged or quoted in a message.
 """
 
 import base64
 import datetime as dt
+import errno
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import pandas as pd
 from pydantic import Field
 
+from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.parts import Part
-from rag_eval.core.rows import Fault, check_row, parse_object, read_text
+from rag_eval.core.records import Absent
+from rag_eval.core.rows import Fault, check_row, parse_object, read_rows, read_text
+from rag_eval.corpus.source import resolve
 from rag_eval.storage.hashing import canonical_json, text_hash
 from rag_eval.storage.home import Home
+from rag_eval.trust.trust_report import Manifest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _MAX_KEY_BYTES, _MAX_SIDECAR_BYTES, _MAX_MANIFEST_BYTES = 10_000, 1024, 512 * 1024 * 1024
 _SIGNATURE_BYTES = 64
-_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 DocumentState = Literal["same", "changed", "not_in_manifest"]
 
@@ -69,7 +77,7 @@ def read_private_key(path: Path, keys: Mapping[str, str]) -> "Ed25519PrivateKey"
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None  # the message of the library may quote the key
     if not isinstance(key, Ed25519PrivateKey):
-        message = f"the private key {'cannot be read' if key is None else 'is of another kind'}"
+        message = "the private key cannot be read"
         accepted = "an Ed25519 private key in PEM (PKCS 8) without a passphrase"
         raise InputError.of("bad_private_key", message, path, accepted=accepted) from None
     public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
@@ -109,15 +117,12 @@ class VerifiedManifest(NamedTuple):
 
 
 def make_manifest(sources: pd.DataFrame, gold_set: str, version: int, at: dt.datetime) -> bytes:
-    """Record the hashes of a SOURCES frame's documents, as canonical JSON and a line end.
-
-    `at` is the time in UTC.
-    """
+    """Record the hashes of a SOURCES frame's documents at a time in UTC, as canonical JSON."""
     content = ManifestFile(
         schema_version=2,
         gold_set=gold_set,
         version=version,
-        created_at=f"{at:{_MOMENT}}",
+        created_at=f"{at:%Y-%m-%dT%H:%M:%SZ}",
         documents=dict(zip(sources["doc_id"], sources["source_hash"], strict=True)),
     )
     return f"{canonical_json(content.model_dump())}\n".encode()
@@ -143,10 +148,7 @@ def _check_signature(path: Path, data: bytes, keys: Mapping[str, str]) -> None:
         signature = b""
     if len(signature) != _SIGNATURE_BYTES or not _verify(data, signature, keys):
         message = "the signature does not hold: check the changes of the manifest and sign it again"
-        accepted = f"an Ed25519 signature, {_SIGNATURE_BYTES} bytes in base64"
-        raise InputError.of(
-            "invalid_signature", message, beside, found=quoted(text), accepted=accepted
-        )
+        raise InputError.of("invalid_signature", message, beside, found=quoted(text))
 
 
 def read_manifest(path: Path, keys: Mapping[str, str]) -> VerifiedManifest:
@@ -171,10 +173,7 @@ def read_manifest(path: Path, keys: Mapping[str, str]) -> VerifiedManifest:
 def compare_manifest(
     sources: pd.DataFrame, recorded: Mapping[str, str]
 ) -> tuple[Sequence[DocumentState], list[str]]:
-    """Compare a SOURCES frame with recorded hashes.
-
-    Returns the state of each document, and the recorded doc_ids that the corpus lacks.
-    """
+    """Return the state of each document of a SOURCES frame, and recorded doc_ids it lacks."""
     present = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
     state_of: dict[bool, DocumentState] = {True: "same", False: "changed"}
     states: list[DocumentState] = [
@@ -186,7 +185,7 @@ def compare_manifest(
 
 # ---- Accepted manifests: a log in the home, where no attacker of the corpus can write
 
-MANIFESTS = "manifests"
+_MANIFESTS = "manifests"
 """Folder of the home with a log for each gold set; a file is one acceptance."""
 
 
@@ -206,7 +205,7 @@ def last_accepted(home: Home, gold_set: str) -> tuple[int, AcceptedManifest | No
 
     Raises InputError if another program changed it.
     """
-    names = home.names(f"{MANIFESTS}/{gold_set}")
+    names = home.names(f"{_MANIFESTS}/{gold_set}")
     if not names:
         return 0, None
     try:
@@ -216,53 +215,155 @@ def last_accepted(home: Home, gold_set: str) -> tuple[int, AcceptedManifest | No
         raise InputError.of("acceptance_damaged", message, home.address_of(names[-1])) from error
 
 
-def check_acceptable(
-    home: Home, gold_set: str, manifest: VerifiedManifest
-) -> tuple[int, AcceptedManifest | None]:
-    """Return the last acceptance with its number, if a run accepts the manifest after it.
+def accept_manifest(
+    home: Home, gold_set: str, manifest: VerifiedManifest, *, log: bool = True
+) -> AcceptedManifest:
+    """Accept a manifest that is the last accepted one or newer than all; `log` records it.
 
     An old manifest keeps its valid signature, so only the version tells that somebody put it back.
-    Raises InputError if the manifest is neither the last accepted one nor newer than all accepted
-    ones, or is of another gold set with the same key.
-    """
-    content = manifest.content
-    if content.gold_set != gold_set:
-        message = "this is the manifest of another gold set"
-        accepted = f"{gold_set}: rag-eval trust sign writes it"
-        raise InputError.of(
-            "other_gold_set", message, manifest.path, found=content.gold_set, accepted=accepted
-        )
-    number, last = last_accepted(home, gold_set)
-    if last is not None and last.sha256 != manifest.sha256 and content.version <= last.highest:
-        raise InputError.of(
-            "manifest_not_newer",
-            "this manifest is not newer than the accepted ones, so it may have been put back",
-            manifest.path,
-            found=f"version {content.version} of {content.created_at}",
-            accepted=f"version {last.version} of {last.created_at}, which was accepted last, or a "
-            f"version after {last.highest}; if the documents are right, rag-eval trust sign "
-            "records them anew",
-        )
-    return number, last
-
-
-def accept_manifest(home: Home, gold_set: str, manifest: VerifiedManifest) -> AcceptedManifest:
-    """Log a manifest that is newer than all accepted ones; errors as in `check_acceptable`.
-
     Needs no lock: of two runs that write the same number, one succeeds, and the other judges its
-    manifest anew.
+    manifest anew. Raises InputError for an older manifest, or one of another gold set.
     """
-    content = manifest.content
+    version, at, sha256 = manifest.content.version, manifest.content.created_at, manifest.sha256
+    if manifest.content.gold_set != gold_set:
+        message = f"this is the manifest of another gold set; rag-eval trust sign {gold_set}"
+        stated = manifest.content.gold_set
+        raise InputError.of(
+            "other_gold_set", message, manifest.path, found=stated, accepted=gold_set
+        )
     while True:
-        number, last = check_acceptable(home, gold_set, manifest)
-        if last is not None and last.sha256 == manifest.sha256:
+        number, last = last_accepted(home, gold_set)
+        if last is not None and last.sha256 == sha256:
             return last
+        if last is not None and version <= last.highest:
+            raise InputError.of(
+                "manifest_not_newer",
+                "this manifest is not newer than the accepted ones, so it may have been put back",
+                manifest.path,
+                found=f"version {version} of {at}",
+                accepted=f"version {last.version} of {last.created_at}, which was accepted last, "
+                f"or a version after {last.highest}; rag-eval trust sign records documents anew",
+            )
         acceptance = AcceptedManifest(
-            version=content.version,
-            created_at=content.created_at,
-            sha256=manifest.sha256,
-            highest=content.version,
+            version=version, created_at=at, sha256=sha256, highest=version
         )
         data = f"{canonical_json(acceptance.model_dump())}\n".encode()
-        if home.create(f"{MANIFESTS}/{gold_set}/{number + 1:08d}.json", data):
+        if not log or home.create(f"{_MANIFESTS}/{gold_set}/{number + 1:08d}.json", data):
             return acceptance
+
+
+# ---- Decisions of people
+
+ALLOWED_FILE = "trust-allowed.jsonl"
+MAX_REASONS = 100
+
+
+class Decision(Part):
+    """One line: a person allowed a document, with the time and the reason."""
+
+    schema_version: Literal[1] = 1
+    chunk_id: Literal[""] = ""
+    """Always empty: all chunks of the document are allowed."""
+    doc_id: str = Field(max_length=1000)
+    source_hash: str = Field(default="", pattern=r"^(?:[0-9a-f]{64})?$")
+    """SHA-256 of the document's bytes that the person saw; a decision without this hash is void."""
+    action: Literal["allow"] = "allow"
+    who: str = Field(min_length=1, max_length=200)
+    why: str = Field(min_length=1, max_length=2000)
+    reasons: tuple[str, ...] = Field(default=(), max_length=MAX_REASONS)
+    """Findings of the guard."""
+    at: dt.datetime
+
+
+def read_decisions(folder: Path) -> list[Decision]:
+    """Read every decision of a gold set, in order. Raises InputError for an unreadable line."""
+    path, problems = folder / ALLOWED_FILE, ProblemList()
+    rows = read_rows(path, Decision, problems) if path.exists() else ()
+    decisions = [decision for _, decision in rows]
+    problems.raise_errors()
+    return decisions
+
+
+def _read_allowed(folder: Path, source_hashes: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """Return who allows each document, by doc_id, and the number of void decisions.
+
+    `source_hashes` is doc_id -> SHA-256 of the present bytes. A decision is void after any change
+    of the document, because the person who allowed it did not see the change.
+    """
+    last = {decision.doc_id: decision for decision in read_decisions(folder)}
+    allowed = {
+        doc_id: decision.who
+        for doc_id, decision in last.items()
+        if decision.source_hash and source_hashes.get(doc_id) == decision.source_hash
+    }
+    return allowed, len(last) - len(allowed)
+
+
+def record_decisions(folder: Path, decisions: Sequence[Decision]) -> Path:
+    """Append decisions in one write, flushed to disk: all of them or none.
+
+    Raises InputError if the file cannot be read.
+    """
+    read_decisions(folder)
+    path = folder / ALLOWED_FILE
+    ended = not path.exists() or path.read_bytes().endswith(b"\n")
+    lines = [json.dumps(line.model_dump(mode="json"), sort_keys=True) + "\n" for line in decisions]
+    data = (b"" if ended else b"\n") + "".join(lines).encode()
+    with path.open("ab", buffering=0) as stream:
+        size = stream.tell()
+        if stream.write(data) != len(data):
+            stream.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(stream.fileno())
+    return path
+
+
+# ---- Both together
+
+_MAX_GONE: Final = 20
+"""Most documents of the manifest that the report names as gone."""
+
+
+class TrustInputs(NamedTuple):
+    """Manifest and decisions of a gold set.
+
+    `states` compares each document with the manifest; None without a manifest. `allowed` is
+    doc_id -> person.
+    """
+
+    states: Sequence[DocumentState] | None
+    manifest: Manifest | Absent
+    notes: list[str]
+    allowed: dict[str, str]
+
+
+def read_trust_inputs(
+    gold_set: GoldSetConfig, base: Path, home: Home, sources: pd.DataFrame
+) -> TrustInputs:
+    """Read the files of the gold set that trust depends on.
+
+    Raises InputError if a file cannot be used, or if the signature of the manifest is wrong.
+    """
+    config, notes = gold_set.trust, list[str]()
+    hashes = dict(zip(sources["doc_id"], sources["source_hash"], strict=True))
+    allowed, n_void = _read_allowed(base, hashes)
+    if n_void:
+        why = "their documents have other bytes now, or they do not say which they are about"
+        notes.append(f"{n_void} of the decisions in {ALLOWED_FILE} do not count: {why}")
+    if config.manifest is None:
+        absent = Absent(reason="no trust.manifest is configured")
+        return TrustInputs(None, absent, notes, allowed)
+    stored = read_manifest(resolve(config.manifest, base), config.keys)
+    accepted = accept_manifest(home, gold_set.name, stored)
+    states, gone = compare_manifest(sources, stored.content.documents)
+    manifest = Manifest(
+        signature="signed" if config.keys else "not_configured",
+        version=accepted.version,
+        created_at=accepted.created_at,
+        n_same=states.count("same"),
+        n_changed=states.count("changed"),
+        n_not_in_manifest=states.count("not_in_manifest"),
+        n_gone=len(gone),
+        gone=[quoted(doc_id, 200) for doc_id in gone[:_MAX_GONE]],
+    )
+    return TrustInputs(states, manifest, notes, allowed)

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import functools
-import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +31,15 @@ from rag_eval.corpus.source import MAX_DOMAIN_CHARS, MAX_SHOWN_CHARS, author_has
 from rag_eval.trust.signatures import DocumentState
 from rag_eval.trust.spelling import load_folds, load_texts, load_words
 
-# ---- Host names taken apart
+# ---- Host names that look alike
 
 _HOSTS = {name: frozenset(words) for name, words in load_words("hosts").items()}
+_PACKAGE = "python:"
 _DIGITS = str.maketrans("0123456789i", "olzeasbtbgl")
-_ADDRESS = frozenset("0123456789abcdef:.[]")
 _COUNTRY_LETTERS = 2
+_MIN_SAME, _MIN_NEAR = 4, 5
+"""Least number of letters of names that are compared for equality, and for other likeness."""
+_MAX_PARTS = 8
 
 
 class _Host(NamedTuple):
@@ -67,67 +69,45 @@ def _split_host(host: str) -> _Host:
     return _Host(tuple(labels[: cut - 1]), labels[cut - 1], ".".join(labels[cut:]))
 
 
-def _is_address(host: str) -> bool:
-    return host.rpartition(".")[2].isdecimal() or (":" in host and set(host) <= _ADDRESS)
-
-
 def _decode_label(label: str) -> str:
     """Decode an xn-- label to readable letters (RFC 3492); a malformed label stays."""
-    if label.startswith("xn--"):
-        try:
-            return label[4:].encode("ascii").decode("punycode")
-        except UnicodeError:
-            pass
-    return label
-
-
-def _decode_host(host: str) -> str:
-    return ".".join(map(_decode_label, host.split("."))) if "xn--" in host else host
+    try:
+        return label[4:].encode().decode("punycode") if label.startswith("xn--") else label
+    except UnicodeError:
+        return label
 
 
 @functools.cache
 def _load_letters() -> dict[int, str]:
     """Return the Latin letters that characters look like; signs of host names come from a list."""
-    accents, alike = load_folds()
     listed = {char: plain for plain, chars in load_texts("host_letters").items() for char in chars}
+    accents, alike = load_folds()
     return str.maketrans(accents | alike | listed)
 
 
-def _fold_letters(text: str) -> str:
-    """Replace letters by the lower-case Latin letters that they look like, without accents."""
+def _show_host(host: str) -> str:
+    """Decode a host and replace its letters by the Latin letters that they look like."""
+    decoded = unicodedata.normalize(
+        "NFKD", ".".join(map(_decode_label, host.split(".")))
+    ).casefold()
     letters = (
         char
-        for char in unicodedata.normalize("NFKD", text).casefold()
+        for char in decoded
         if not unicodedata.combining(char) and unicodedata.category(char) != "Cf"
     )
     return "".join(letters).translate(_load_letters())
 
 
 def _make_skeleton(text: str) -> str:
-    """Replace digits and letter pairs of a folded name by the letters that they look like.
-
-    Two names with one skeleton look alike, as in Unicode Technical Standard 39, section 4.
-    """
+    """Replace digits and letter pairs by the letters that they look like (UTS 39, section 4)."""
     shown = text.replace("-", "").translate(_DIGITS)
     return shown.replace("rn", "m").replace("vv", "w").replace("cl", "d")
-
-
-# ---- Imitations
-
-_MIN_SAME, _MIN_NEAR = 4, 5
-"""Least number of letters of names that are compared for equality, and for other likeness."""
-_MAX_PARTS = 8
-
-
-def _drop_doubles(name: str) -> str:
-    return "".join(letter for letter, _ in itertools.groupby(name))
 
 
 def _near_keys(name: str) -> set[str]:
     """Return keys of a name; names that share a key are equal or one edit apart.
 
-    An edit is an insertion, a deletion, a substitution or a swap of neighbours. The signs ? and ~
-    stand for any letter and for two letters in any order.
+    The signs ? and ~ stand for any letter and for two letters in any order.
     """
     n = len(name)
     changed = {f"{name[:at]}?{name[at + 1 :]}" for at in range(n)}
@@ -155,8 +135,7 @@ class _Lookalikes:
 
     1. the same name after look-alike letters, hyphens and the suffix are set aside, from 4 letters:
        `wikipedla.org`, `wiki-pedia.org`, `wikipedia.com`; letters of other scripts at any length;
-       from 5 letters also with doubled letters (`wikkipedia.org`) or without dots
-       (`wikipediaorg.net`, `docspython.org`);
+       from 5 letters also without dots (`wikipediaorg.net`, `docspython.org`);
     2. the allowed registration as a run of labels or hyphen parts: `wikipedia.org.evil.com`,
        `en-wikipedia-org.net`;
     3. one edit (insertion, deletion, substitution, swap of neighbours) from 5 letters;
@@ -172,11 +151,13 @@ class _Lookalikes:
         self._registered: set[str] = set()
         self._same: dict[str, str] = {}
         self._chains: dict[str, str] = {}
-        self._near: dict[str, set[tuple[str, str]]] = {}
+        self._near: dict[str, str] = {}
         self._parts: dict[str, str] = {}
-        # Addresses and hosts of one label have no imitations.
-        for host in sorted({host for host in hosts if "." in host and not _is_address(host)}):
-            self._add(_split_host(_fold_letters(_decode_host(host))), _split_host(host).registered)
+        for host in sorted(hosts):
+            before, _, last = host.rpartition(".")
+            if not before or last.isdecimal():
+                continue  # hosts of one label and addresses have no imitations
+            self._add(_split_host(_show_host(host)), _split_host(host).registered)
 
     def _add(self, host: _Host, registered: str) -> None:
         self._registered.add(registered)
@@ -186,57 +167,40 @@ class _Lookalikes:
         if len(name) >= _MIN_NEAR:
             same += [name + host.suffix.replace(".", ""), f"www{name}"]
             same += [f"{label}{name}" for label in host.below]
-            self._same.setdefault(_drop_doubles(_make_skeleton(name)), registered)
             for key in _near_keys(name):
-                self._near.setdefault(key, set()).add((name, registered))
+                self._near.setdefault(key, registered)
             if host.name not in _HOSTS["everyday"]:
                 self._parts.setdefault(_make_skeleton(name), registered)
         for spelling in same:
             self._same.setdefault(_make_skeleton(spelling), registered)
 
     def find(self, host: str) -> str | None:
-        """Return the registration that a host imitates, or None; the host is not allowed itself.
-
-        The host is in lower case, of 253 characters at most, international labels in xn-- form.
-        """
+        """Return the registration that a host imitates, or None; the host is not allowed itself."""
         whole = _split_host(host)
         if whole.registered in self._registered or whole.registered in _HOSTS["established"]:
             return None
-        shown = _split_host(_fold_letters(_decode_host(host)))
+        shown = _split_host(_show_host(host))
         first, _, others = whole.suffix.partition(".")
         if first in _HOSTS["controlled"] and (first != "ac" or others):
-            return self._find_chain(_split_parts(shown.below))
+            return self._find_chain(shown.below)
         name = shown.name.replace("-", "")
-        skeleton = _make_skeleton(name)
-        foreign = not _split_host(_decode_host(host)).name.isascii()
-        same = self._same.get(skeleton) if len(name) >= _MIN_SAME or foreign else None
-        if same is None and len(name) >= _MIN_NEAR:
-            same = self._same.get(_drop_doubles(skeleton))
+        is_long = len(name) >= _MIN_SAME or whole.name.startswith("xn--")
+        same = self._same.get(_make_skeleton(name)) if is_long else None
         # `t.co.uk` is not an extension of `t.co`
         last = shown.registered if len(shown.name) >= _MIN_SAME else shown.name
+        near = (self._near[key] for key in sorted(_near_keys(name)) if key in self._near)
+        labels = (shown.name, *shown.below)
+        runs = (_make_skeleton(run) for part in labels for run in _join_runs(part.split("-"), ""))
         return (
             same
-            or self._find_chain(_split_parts([*shown.below, last]))
-            or self._find_near(name)
-            or self._find_part([shown.name, *shown.below])
+            or self._find_chain((*shown.below, last))
+            or next(near, None)
+            or next((self._parts[run] for run in runs if run in self._parts), None)
         )
 
-    def _find_chain(self, parts: list[str]) -> str | None:
-        runs = _join_runs(parts, ".")
+    def _find_chain(self, labels: Sequence[str]) -> str | None:
+        runs = _join_runs(_split_parts(labels), ".")
         return next((self._chains[run] for run in runs if run in self._chains), None)
-
-    def _find_near(self, name: str) -> str | None:
-        near = {pair for key in _near_keys(name) for pair in self._near.get(key, ())}
-        return min(near)[1] if near else None
-
-    def _find_part(self, labels: Sequence[str]) -> str | None:
-        runs = (_make_skeleton(run) for label in labels for run in _join_runs(label.split("-"), ""))
-        return next((self._parts[run] for run in runs if run in self._parts), None)
-
-
-# ---- Domains
-
-_PACKAGE = "python:"
 
 
 class DomainJudgement(NamedTuple):
@@ -244,12 +208,6 @@ class DomainJudgement(NamedTuple):
 
     state: DomainState
     imitated: str = ""
-
-
-def _below(host: str, parents: frozenset[str]) -> bool:
-    """Tell whether a host lies below one of the parents; a parent is not below itself."""
-    labels = host.split(".")
-    return any(".".join(labels[start:]) in parents for start in range(1, len(labels)))
 
 
 def _read_host(domain: str) -> str:
@@ -276,11 +234,12 @@ def _judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str
         host = _read_host(domain)
         if not host:
             return DomainJudgement("unknown")
-        if host.startswith(_PACKAGE):
-            return DomainJudgement("allowed" if host in entries else "not_listed")
-        if len(host) > MAX_DOMAIN_CHARS:
+        if host in entries or host.removeprefix("www.") in hosts:
+            return DomainJudgement("allowed")
+        if host.startswith(_PACKAGE) or len(host) > MAX_DOMAIN_CHARS:
             return DomainJudgement("not_listed")
-        if host in hosts or host.removeprefix("www.") in hosts or _below(host, parents):
+        labels = host.split(".")
+        if any(".".join(labels[start:]) in parents for start in range(1, len(labels))):
             return DomainJudgement("allowed")
         imitated = lookalikes.find(host)
         return DomainJudgement("lookalike" if imitated else "not_listed", imitated or "")
@@ -303,80 +262,56 @@ def _age_days(text: str, as_of: dt.date) -> float:
         return np.nan
 
 
-def _judge_dates(dates: Sequence[str], as_of: dt.date) -> pd.DataFrame:
-    """Return `state` (dated, future, unknown) and `factor` of each date (YYYY-MM-DD or empty).
-
-    The factor is max(0.7, 1 - 0.3 * age / 365). The factor is 0.7 for unknown dates and for dates
-    more than a day after `as_of`, so that a false date gains nothing.
-    """
-    age = np.array([_age_days(text, as_of) for text in dates], dtype=float)
-    unknown, future = np.isnan(age), age < -_TOLERATED_DAYS
-    fallen = np.maximum(STALE, FRESH - (FRESH - STALE) * np.maximum(age, 0.0) / YEAR_DAYS)
-    state = np.select([unknown, future], ["unknown", "future"], default="dated")
-    factor = np.where(unknown | future, STALE, fallen)
-    return pd.DataFrame({"state": pd.Series(state, dtype="str"), "factor": factor})
-
-
 def _judge_author(author: str, whole: str, accepted: frozenset[str]) -> AuthorState:
-    """Return the state of a document's author.
+    """Return the state of an author (masked) by the hash of the unmasked name, `whole`.
 
-    `author` (masked) and `whole` (the hash of the unmasked name) are of a SOURCES frame, `accepted`
-    are the hashes of the configured names. If commas join several authors, all of them must be
-    known, because an unknown author may have written the whole document.
+    If commas join several authors, all of them must be known, because an unknown author may have
+    written the whole document.
     """
     if not accepted:
         return "not_configured"
     if not whole:
         return "unknown"
-    if whole in accepted:
-        return "known"
     # Do not split a shortened list, because it lacks names.
     names = author.split(",") if len(author) < MAX_SHOWN_CHARS else []
     several = len(names) > 1 and all(author_hash(name) in accepted for name in names)
-    return "known" if several else "not_listed"
+    return "known" if several or whole in accepted else "not_listed"
 
 
 # ---- Findings about sources
 
 _MAX_DETAIL_CHARS, _MAX_PART_CHARS = 200, 80
-_DETAILS = {
-    ("domain", "lookalike"): ("lookalike", "the domain {domain} imitates {imitated}"),
-    ("manifest", "changed"): (
-        "changed",
-        "the document's bytes are not those that the manifest records",
-    ),
-    ("manifest", "not_in_manifest"): ("not_in_manifest", "the manifest does not know the document"),
-    ("domain", "not_listed"): ("not_listed", "the domain {domain} is not on the allowlist"),
+_DETAILS = (
+    ("domain", "lookalike", "lookalike", "the domain {} imitates {}"),
+    ("manifest", "changed", "changed", "the document's bytes are not those of the manifest"),
+    ("manifest", "not_in_manifest", "not_in_manifest", "the manifest does not know the document"),
+    ("domain", "not_listed", "not_listed", "the domain {} is not on the allowlist"),
     # Report missing addresses, because a source could omit the address to evade the allowlist.
-    ("domain", "unknown"): (
-        "no_address",
-        "the document has no address to look for on the allowlist",
-    ),
-}
-"""(check, state) -> rule and detail of the finding."""
+    ("domain", "unknown", "no_address", "the document has no address for the allowlist"),
+)
+"""Check, state, rule and detail of the findings."""
 _SEVERITY = {"allow": "", "warn": "warning", "block": "blocked"}
 
 
-def _quote_ascii(text: str) -> str:
-    return quoted(text.encode("ascii", "backslashreplace").decode("ascii"), _MAX_PART_CHARS)
-
-
 def _find_false_claims(
-    judgements: Mapping[str, DomainJudgement],
+    judgements: Sequence[DomainJudgement],
     domains: Sequence[str],
-    states: Mapping[str, Sequence[str]],
+    manifest: Sequence[str],
     config: Trust,
 ) -> pd.DataFrame:
-    """Return FINDINGS by document; `states` are the states of the documents for each check."""
+    """Return FINDINGS by document; the sequences are of all documents."""
     severity_of = dict.fromkeys(("not_listed", "unknown"), _SEVERITY[config.unlisted])
     severity_of["not_in_manifest"] = "warning"
+    states = {"domain": [judgement.state for judgement in judgements], "manifest": list(manifest)}
     findings: list[tuple[int | str, ...]] = []
-    for (check, state), (rule, template) in _DETAILS.items():
+    for check, state, rule, template in _DETAILS:
         severity = severity_of.get(state, "blocked")
         for row in np.flatnonzero(np.array(states[check], dtype=object) == state).tolist():
-            names = {"domain": domains[row], "imitated": judgements[domains[row]].imitated}
-            quotes = {name: _quote_ascii(text) for name, text in names.items()}
-            detail = template.format(**quotes)[:_MAX_DETAIL_CHARS]
+            names = (
+                quoted(name.encode("ascii", "backslashreplace").decode(), _MAX_PART_CHARS)
+                for name in (domains[row], judgements[row].imitated)
+            )
+            detail = template.format(*names)[:_MAX_DETAIL_CHARS]
             if severity:
                 findings.append((row, -1, -1, check, rule, severity, detail))
     return make_frame(FINDINGS, sorted(findings, key=lambda finding: finding[0]))
@@ -387,7 +322,7 @@ def _find_false_claims(
 _DECIMALS = 6
 _FALSE_CLAIMS = {"domain_state": "lookalike", "signature_state": "invalid"}
 """Column -> state of a false claim, which voids all other claims of a document."""
-POINTS = {
+_POINTS = {
     "domain": ("allowed", DOMAIN_WEIGHT),
     "signature": ("valid", SIGNATURE_WEIGHT),
     "author": ("known", AUTHOR_WEIGHT),
@@ -410,15 +345,19 @@ def judge_sources(
     Columns of the first frame: doc_id, domain, domain_state, signature_state, author_state,
     freshness_state, freshness, date, trust. Trust is freshness times the sum of 0.4 for an allowed
     domain, 0.3 for a valid signature and 0.3 for a known author. It is 0 for a look-alike domain or
-    an invalid signature, and NaN if the configuration names no domain, author or key. The start and
-    end of the findings are -1.
+    an invalid signature, and NaN if the configuration names no domain, author or key. Freshness is
+    max(0.7, 1 - 0.3 * age / 365), and 0.7 without a date or for a date more than a day after
+    `as_of`, so that a false date gains nothing. The start and end of the findings are -1.
     """
-    fresh = _judge_dates(sources["date"].tolist(), as_of)
-    judgements = _judge_domains(sources["domain"].tolist(), config.domains)
+    age = np.array([_age_days(text, as_of) for text in sources["date"]], dtype=float)
+    unknown, future = np.isnan(age), age < -_TOLERATED_DAYS
+    fallen = np.maximum(STALE, FRESH - (FRESH - STALE) * np.maximum(age, 0.0) / YEAR_DAYS)
+    judged = _judge_domains(sources["domain"].tolist(), config.domains)
+    judgements = [judged[domain] for domain in sources["domain"]]
     accepted = frozenset(map(author_hash, config.authors)) - {""}
     manifest: Sequence[str] = manifest_states or [""] * len(sources)
     frame = sources[["doc_id", "domain"]].assign(
-        domain_state=[judgements[domain].state for domain in sources["domain"]],
+        domain_state=[judgement.state for judgement in judgements],
         signature_state=[_SIGNED.get(state, "missing") for state in manifest]
         if config.keys
         else "not_configured",
@@ -426,36 +365,33 @@ def judge_sources(
             _judge_author(author, whole, accepted)
             for author, whole in zip(sources["author"], sources["author_hash"], strict=True)
         ],
-        freshness_state=fresh["state"].to_numpy(),
-        freshness=fresh["factor"].to_numpy(),
+        freshness_state=np.select([unknown, future], ["unknown", "future"], default="dated"),
+        freshness=np.where(unknown | future, STALE, fallen),
         # Do not repeat text that is no date.
-        date=sources["date"].where((fresh["state"] != "unknown").to_numpy(), ""),
+        date=sources["date"].where(~unknown, ""),
     )
     points = np.zeros(len(frame))
-    for factor, (state, weight) in POINTS.items():
+    for factor, (state, weight) in _POINTS.items():
         points += weight * (frame[f"{factor}_state"] == state).to_numpy(dtype=float)
     for column, state in _FALSE_CLAIMS.items():
         points *= (frame[column] != state).to_numpy()
     trust = np.round(frame["freshness"].to_numpy() * points, _DECIMALS)
-    states = {"domain": frame["domain_state"].tolist(), "manifest": manifest}
     facts = frame.assign(trust=trust if config.configured else np.nan)
-    return facts, _find_false_claims(judgements, frame["domain"].tolist(), states, config)
+    return facts, _find_false_claims(judgements, frame["domain"].tolist(), manifest, config)
 
 
 def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[str, Any]]:
     """Return the state and points of each factor, and state, factor and age of the freshness.
 
-    `row` is a row of `source_trust` or of EVIDENCE_TRUST on the same day. `age_days` is None
+    `row` is a row of `judge_sources` or of EVIDENCE_TRUST on the same day. `age_days` is None
     without a date, and negative for a date after `as_of`.
     """
     honest = all(row[column] != state for column, state in _FALSE_CLAIMS.items())
     factors: dict[str, dict[str, Any]] = {}
-    for factor, (state, weight) in POINTS.items():
+    for factor, (state, weight) in _POINTS.items():
         present = str(row[f"{factor}_state"])
-        factors[factor] = {
-            "state": present,
-            "points": weight if honest and present == state else 0.0,
-        }
+        points = weight if honest and present == state else 0.0
+        factors[factor] = {"state": present, "points": points}
     age = _age_days(str(row["date"]), as_of)
     factors["freshness"] = {
         "state": str(row["freshness_state"]),
@@ -466,10 +402,7 @@ def explain_factors(row: Mapping[Any, Any], as_of: dt.date) -> dict[str, dict[st
 
 
 def explain_trust(row: Mapping[Any, Any], as_of: dt.date) -> TrustScore:
-    """Give the trust of a chunk with its factors, and the verdict of the guard.
-
-    `row` is a row of EVIDENCE_TRUST, made on the day `as_of`.
-    """
+    """Give the trust of a row of EVIDENCE_TRUST of the day `as_of`, and the guard's verdict."""
     is_blocked = row["verdict"] == "blocked"
     return TrustScore(
         snippet_id=str(row["chunk_id"]),
@@ -480,10 +413,10 @@ def explain_trust(row: Mapping[Any, Any], as_of: dt.date) -> TrustScore:
 
 
 def vouched_for(facts: pd.DataFrame) -> BoolArray | None:
-    """Tell whether the allowlist or a valid signature vouches for each source.
+    """Tell whether the allowlist or a valid signature vouches for each source (`judge_sources`).
 
-    `facts` has the columns domain_state and signature_state of `source_trust`. Returns None if
-    neither domains nor keys are configured. As for trust, one false claim voids the other claim.
+    Returns None if neither domains nor keys are configured. As for trust, one false claim voids the
+    other claim.
     """
     domains, signatures = facts["domain_state"], facts["signature_state"]
     if (domains == "not_configured").all() and (signatures == "not_configured").all():

@@ -189,7 +189,7 @@ def _shift(text: str, by: int) -> str:
     return text.translate(str.maketrans(lower + upper, "".join(shifted)))
 
 
-_SHIFT_OF = {
+_SHIFT_OF: dict[str, int] = {
     _shift(stem, -by): by for by in range(1, 26) for stem in STEMS if len(stem) >= _LEAST_STEM
 }
 """Shifted beginning of a word of an order -> shift that reads the word."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.loaders.package_docs import PackageDocs
-from rag_eval.trust.topic_shift import topic_shift
+from rag_eval.trust.planted import topic_shift
 
 PLACES = ("start", "middle", "end")
 

@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from rag_eval.core.errors import InputError
-from rag_eval.trust.trust_inputs import (
+from rag_eval.trust.signatures import (
     ALLOWED_FILE,
     Decision,
     _read_allowed,

@@ -9,7 +9,7 @@ import pytest
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.trust.guard import judge_findings, screen
-from rag_eval.trust.rules import LinearPattern, Rule, RuleSet, compile_phrases
+from rag_eval.trust.rules import Rule, RuleSet
 
 LISTS = {
     "ignore": "ignore disregard",
@@ -81,14 +81,6 @@ def test_chinese_has_no_blanks():
     assert find("忽略 .. 指令", text.replace("所", "所" * 9), "zh") == []
 
 
-@pytest.mark.parametrize(
-    "phrase", ["... rules", "ignore ..", "~ x", "all?", "{absent} x", "a||b", "{ignore x", "a?b"]
-)
-def test_a_wrong_phrase_is_refused(phrase):
-    with pytest.raises(ValueError, match=re.escape("'")):
-        compile_phrases([phrase], LISTS)
-
-
 # ---- The search
 
 
@@ -108,13 +100,13 @@ def test_a_match_across_parts_of_a_long_text_is_found():
 
 
 def test_many_matches_are_bounded_and_none_is_lost():
-    text = "your reply " * 20_000
-    spans = LinearPattern(r"\byour (?:reply|answer)\b").find(text.encode())
-    assert len(spans) < 500
+    text = "my reply " * 20_000
+    matches = make_rules("re:my reply").find([text])[0]
+    assert len(matches) < 500
     covered = bytearray(len(text))
-    for start, end in spans:
-        covered[start:end] = b"x" * (end - start)
-    assert all(covered[place] for place in range(0, len(text), 11))
+    for match in matches:
+        covered[match.start : match.end] = b"x" * (match.end - match.start)
+    assert all(covered[place] for place in range(0, len(text), 9))
 
 
 # ---- The shipped rules

@@ -3,8 +3,8 @@ import pytest
 from planting import plant, read_attacks, read_documents, share_found
 
 from rag_eval.core.config import FINDINGS
+from rag_eval.trust.planted import _rate_surprise, _share_foreign_words, topic_shift
 from rag_eval.trust.sentences import sentences_of
-from rag_eval.trust.topic_shift import _rate_surprise, _share_foreign_words, topic_shift
 
 SUBJECTS = {
     "harbour": "ship crane quay anchor pilot cargo tide lighthouse captain dock rope fender tug",
