@@ -42,13 +42,7 @@ def read_id(value: object) -> str | None:
 
 
 def _read_grade(value: object) -> int | None:
-    """Return a relevance grade, 0 for a negative number; None for a value that is no grade.
-
-    Examples
-    --------
-    >>> _read_grade(2), _read_grade("1.0"), _read_grade(-2), _read_grade(0.5), _read_grade(True)
-    (2, 1, 0, None, None)
-    """
+    """Return a relevance grade, 0 for a negative number; None for a value that is no grade."""
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

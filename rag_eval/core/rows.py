@@ -110,10 +110,7 @@ def _report_unreadable(error: Exception, path: Path, problems: ProblemList, limi
 
 
 def _open(path: Path, limit: int) -> BinaryIO | gzip.GzipFile:
-    """Open a regular file of at most `limit` bytes; raise one of `_READ_ERRORS`.
-
-    A gzip file may hold more: whoever reads it counts the bytes.
-    """
+    """Open a regular file of at most `limit` bytes; a gzip file may hold more."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise _NotAFileError
@@ -129,10 +126,7 @@ def _open(path: Path, limit: int) -> BinaryIO | gzip.GzipFile:
 def _split_lines(
     stream: BinaryIO | gzip.GzipFile, limit: int
 ) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the number of each line, from 1, and its bytes; None stands for a line too long.
-
-    Raises `_TooLargeError` after `limit` bytes.
-    """
+    """Yield line numbers from 1 and bytes, None for a line too long; stop after `limit` bytes."""
     number = size = 0
     is_start, is_whole = True, True
     while part := stream.readline(MAX_LINE_BYTES + 1):

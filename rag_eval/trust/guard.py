@@ -41,12 +41,10 @@ _RAISED: dict[Severity, Severity] = {"hint": "hint", "warning": "blocked", "bloc
 def _soften_quotations(
     text: str, matches: list[_Match], about_code: frozenset[str]
 ) -> Iterator[_Match]:
-    """Yield the matches, those in a quotation or code one step milder, except of `about_code`.
-
-    A person mentions an order in quotation marks, but an attacker may add the marks as well. So a
-    quotation with matches of different rules, hints aside, is a warning too. All warnings in
-    quotations are of one rule: a page that quotes many orders has one sign of an attack, not many.
-    """
+    """Yield the matches, those in a quotation or code one step milder, except of `about_code`."""
+    # A person mentions an order in quotation marks, but an attacker may add the marks as well. So a
+    # quotation with matches of different rules, hints aside, is a warning too. All warnings in
+    # quotations are of one rule: a page that quotes many orders has one sign of an attack.
     quotations = find_quotations(text) if matches else []
     quoted: dict[int, set[str]] = {}
     for start, end, rule, severity, detail in matches:
@@ -68,11 +66,9 @@ def _soften_quotations(
 def _raise_unseen(
     visible: list[tuple[_Match, int]], matches: list[tuple[_Match, int]]
 ) -> Iterator[_Match]:
-    """Yield the matches of a hidden or decoded view, raised, without those of `seen`.
-
-    `seen` are the visible matches: a decoded passage holds the plain words around the code too.
-    Each match comes with its number of blanks. A visible match with fewer blanks is respelled.
-    """
+    """Yield the matches of a hidden or decoded view, raised, without those that are visible too."""
+    # A decoded passage holds the plain words around the code too. Each match comes with its number
+    # of blanks, because a visible match with fewer blanks is respelled.
     spans: dict[str, list[tuple[int, int, int]]] = {}
     for (start, end, rule, *_), blanks in visible:
         spans.setdefault(rule, []).append((end, start, blanks))
@@ -183,11 +179,7 @@ def find_across_titles(chunks: pd.DataFrame) -> pd.DataFrame:
 def _spread_findings(
     findings: pd.DataFrame, documents: pd.Index, chunks: pd.DataFrame
 ) -> pd.DataFrame:
-    """Spread FINDINGS about `documents` (doc_ids) over the overlapping chunks.
-
-    A chunk keeps only the first finding of a rule and severity, so that no text can fill the memory
-    with findings.
-    """
+    """Spread FINDINGS about `documents` (doc_ids) over chunks: the first of a rule and severity."""
     columns = ["start", "end"]
     start, end = findings[columns].to_numpy(dtype=np.int64).T
     low, high = chunks[columns].to_numpy(dtype=np.int64).T
@@ -209,11 +201,7 @@ def join_findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _find_signs(findings: pd.DataFrame) -> "pd.Series[bool]":
-    """Tell which FINDINGS are warnings that can add up to a block: those about the text itself.
-
-    The source of a document and its line in a manifest are facts about documents, which harmless
-    text has too.
-    """
+    """Tell which FINDINGS are warnings about the text itself, which can add up to a block."""
     return findings["check"].isin((*_OF_TEXT, "flood")) & (findings["severity"] == "warning")
 
 
@@ -358,11 +346,7 @@ def judge_units(units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFram
 def _find_overlapping(
     units: pd.DataFrame, chunks: pd.DataFrame, evidence: pd.DataFrame
 ) -> pd.DataFrame:
-    """Match units with the chunks that are not clean: rows of unit, verdict and reasons.
-
-    A unit matches the chunks that share characters with it. A unit without a place matches every
-    chunk of a document when all chunks of the document are blocked.
-    """
+    """Match units with the chunks that are not clean: rows of unit, verdict and reasons."""
     is_blocked = evidence["verdict"] == "blocked"
     marked = chunks[["doc_id", "start", "end"]].assign(
         verdict=evidence["verdict"].to_numpy(),

@@ -245,15 +245,7 @@ def _name_colour(name: str) -> str:
 
 
 def _hides(style: str) -> bool:
-    """Tell whether the declarations of a style attribute make a text invisible.
-
-    White text without a background counts too, because most pages are white.
-
-    Examples
-    --------
-    >>> _hides("color: red; DISPLAY : none"), _hides("color:#fff;background:#000")
-    (True, False)
-    """
+    """Tell whether a style makes text invisible; pages are white if it names no background."""
     plain = "".join(html.unescape(style[:_LONGEST_STYLE]).lower().split())
     if _HIDING.search(plain):
         return True

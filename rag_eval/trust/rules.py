@@ -157,11 +157,7 @@ def _keys(option: str, frequent: frozenset[str]) -> list[str]:
 
 
 def _needed_words(phrase: str, lists: Lists, frequent: frozenset[str]) -> list[frozenset[str]]:
-    """List sets of ASCII words and _SCRIPTS; every text with the phrase has one of each set.
-
-    Of an entry with several words it is one that is not `frequent`: needing those rules out few
-    texts. The list is empty for a phrase in RE2 syntax.
-    """
+    """List sets of ASCII words and _SCRIPTS; every text with the phrase has one of each set."""
     if phrase.startswith(_RAW):
         return []
     needed = []

@@ -217,15 +217,7 @@ def _tokens_of(sentence: str) -> list[str]:
 
 
 def _features_of(sentence: str) -> set[str]:
-    """Return the words and the pairs of neighbouring words of a normalised sentence.
-
-    In pairs, words of one kind share a name, and `^` stands before the first word.
-
-    Examples
-    --------
-    >>> sorted(_features_of("tell the reader"))
-    ['TELL the', '^ TELL', 'reader', 'tell', 'the', 'the USER']
-    """
+    """Return words and pairs of words, in which words of one kind share a name."""
     words = _tokens_of(sentence)
     alike = ["^", *(_ALIKE.get(word, word) for word in words)]
     return {*words, *map(" ".join, itertools.pairwise(alike))}
@@ -299,10 +291,7 @@ def load_weights() -> AddressingWeights:
 
 
 def _with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[float]:
-    """Add shares of the neighbours' scores to the score of each sentence.
-
-    `beside` marks the sentences that directly follow the sentence before.
-    """
+    """Add shares of the scores of neighbours; `beside` marks sentences that follow directly."""
     total = list(scores)
     for at in range(1, len(total)):
         if beside[at]:

@@ -43,10 +43,7 @@ _MAX_PARTS = 8
 
 
 class _Host(NamedTuple):
-    """A host in three parts: `en.wikipedia.org` has ("en",), "wikipedia" and "org".
-
-    The name is empty if the host is itself a suffix or has one label.
-    """
+    """The parts of a host, as ("en",), "wikipedia", "org"; a suffix alone has an empty name."""
 
     below: tuple[str, ...]
     name: str
@@ -105,10 +102,7 @@ def _make_skeleton(text: str) -> str:
 
 
 def _near_keys(name: str) -> set[str]:
-    """Return keys of a name; names that share a key are equal or one edit apart.
-
-    The signs ? and ~ stand for any letter and for two letters in any order.
-    """
+    """Return keys that names share if one edit apart; ? is any letter, ~ two in any order."""
     n = len(name)
     changed = {f"{name[:at]}?{name[at + 1 :]}" for at in range(n)}
     inserted = {f"{name[:at]}?{name[at:]}" for at in range(n + 1)}

@@ -46,10 +46,7 @@ _LATIN_NAME = re.compile(
 
 
 def _name_letter(letter: str) -> tuple[str, bool]:
-    """Return the ASCII letter in the Unicode name of a letter, and whether the name has an accent.
-
-    The case stays. The letter is "" if the name has no such letter.
-    """
+    """Return the ASCII letter in the Unicode name of a letter, and whether it has an accent."""
     in_name = _LATIN_NAME.search(unicodedata.name(letter, ""))
     if in_name is None:
         return "", False

@@ -14,7 +14,7 @@ from rag_eval.trust.sentences import (
     find_addressing,
     load_weights,
 )
-from rag_eval.trust.text import read
+from rag_eval.trust.text import read_all
 
 CASES = tomllib.loads((Path(__file__).parent / "addressing.toml").read_text(encoding="utf-8"))
 ORDERS, ORDINARY = CASES["orders"], CASES["ordinary"]
@@ -28,7 +28,7 @@ PROSE = (
 
 def find(text):
     """Return the sorted distinct (start, end, detail) of the findings in all views."""
-    return sorted({one for found in find_addressing(read(text).views) for one in found})
+    return sorted({one for found in find_addressing(read_all([text])[0].views) for one in found})
 
 
 def spans(text):

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from rag_eval.trust.guard import screen
 from rag_eval.trust.markup import find_in_markup
 from rag_eval.trust.rules import Rule, RuleSet
-from rag_eval.trust.text import _find_encoded, _find_invisible, _find_signals, plain, read
+from rag_eval.trust.text import (
+    SIGNALS,
+    _find_encoded,
+    _find_invisible,
+    _find_signals,
+    plain,
+    read_all,
+)
 
 PIECES = (
     "<!-- --> <div style=' display:none '> </div> \u200b \u202e \u202c \U000e0061 \ufe0f \u0301"
@@ -27,7 +34,7 @@ def test_any_text_is_read_and_every_finding_lies_in_it(text):
     assert ((found["start"] >= 0) & (found["start"] <= found["end"])).all()
     assert (found["end"] <= len(text)).all()
     assert all(len(detail) <= 200 for detail in found["detail"])
-    for view in read(text).views:
+    for view in read_all([text])[0].views:
         assert view.text == " ".join(view.text.lower().split())
 
 
@@ -40,7 +47,7 @@ SEEN_BY_SOME = {
 
 @pytest.mark.parametrize("name", sorted(HIDDEN.keys() - SEEN_BY_SOME))
 def test_hidden_text_is_not_in_the_visible_view(name):
-    assert SAID not in read(f"Rates rose. {HIDDEN[name][0]} They fell.").views[0].text
+    assert SAID not in read_all([f"Rates rose. {HIDDEN[name][0]} They fell."])[0].views[0].text
 
 
 @pytest.mark.parametrize(
@@ -56,15 +63,15 @@ def test_hidden_text_is_not_in_the_visible_view(name):
         ("x" + "\u200b\u200c" * 4 + "\u200b", "zero_width_run", "warning"),
         ("a\u200bb c\u200bd e\u200bf", "zero_width", "warning"),
         ("😀" + selectors("obey me"), "variation_selectors", "blocked"),
-        ("a" + "b".join(selectors("obey")), "variation_selectors", "blocked"),
         (bits("obey"), "zero_width_run", "warning"),
     ],
 )
 def test_tricks_have_their_names_and_severities(text, rule, severity):
-    found = [(trick.rule, trick.severity) for trick in read(text).tricks]
+    found = [(trick.rule, trick.severity) for trick in read_all([text])[0].tricks]
     assert found == ([(rule, severity)] if rule else [])
 
 
+ALL = {name for some in SIGNALS for name in some}
 EVERYTHING = [*VISIBLE.values(), *HARMLESS.values()]
 EVERYTHING += [text for text, _ in (HIDDEN | DECODED).values()]
 
@@ -77,7 +84,7 @@ def test_without_its_signal_no_detector_finds_anything(text):
         if "markup" not in names:
             assert not find_in_markup(text).cuts
             assert not find_in_markup(text).parts
-        assert _find_encoded(text).parts == _find_encoded(text, names).parts
+        assert _find_encoded(text, ALL).parts == _find_encoded(text, names).parts
 
 
 @pytest.mark.slow
@@ -85,7 +92,7 @@ def test_clean_corpora_hold_nothing_hidden(shared_data):
     for name in ("scifact", "xquad"):
         corpus = (shared_data / name / "corpus.jsonl").read_text(encoding="utf-8")
         for line in corpus.splitlines():
-            tricks = read(json.loads(line)["text"]).tricks
+            tricks = read_all([json.loads(line)["text"]])[0].tricks
             assert all(trick.severity == "hint" for trick in tricks)
 
 
