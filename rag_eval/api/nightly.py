@@ -12,10 +12,9 @@ from rag_eval.api.results import Tabular
 from rag_eval.core.errors import InputError
 from rag_eval.core.parts import explain_missing
 from rag_eval.reporting.exchange import trec_scores
-from rag_eval.reporting.metrics_report import REPORT_FILE
 from rag_eval.reporting.miss_rates import MissRateTables
-from rag_eval.reporting.report import Report
-from rag_eval.reporting.verdicts import read_object, verdict_rows, whole_report
+from rag_eval.reporting.report import REPORT_FILE, Report, read_object, whole_report
+from rag_eval.reporting.verdicts import verdict_rows
 
 ReportLike: TypeAlias = "WrittenReport | str | Path"
 PER_QUERY_FILE = "per-query.parquet"

@@ -378,7 +378,7 @@ def show(
 
         if question is not None:
             from rag_eval.pipeline.review import explanation
-            from rag_eval.reporting.explanation import explain_question
+            from rag_eval.reporting.outgoing import explain_question
             from rag_eval.reporting.tables import print_parts
 
             explained = explanation(open_home(settings), question, run=run)
@@ -386,7 +386,7 @@ def show(
             return
         report = open_run(open_home(settings), run).report()
     if json:
-        from rag_eval.reporting.metrics_report import dumps
+        from rag_eval.reporting.report import dumps
 
         typer.echo(dumps(report.dump()), nl=False)
         return
@@ -467,7 +467,7 @@ def ask(
 
         typer.echo(dumps(retrieval.as_json(), indent=1, ensure_ascii=True, allow_nan=False))
         return
-    from rag_eval.reporting.explanation import describe_retrieval
+    from rag_eval.reporting.outgoing import describe_retrieval
     from rag_eval.reporting.tables import print_parts
 
     print_parts(console_for(), describe_retrieval(retrieval))

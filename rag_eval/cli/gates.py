@@ -119,7 +119,7 @@ def rollout(
         console_for(),
         [
             f"{decision.action.replace('_', ' ').upper()} ({candidate} against {compared.base})",
-            *([Table.plain("", ["", ">value"], rows)] if decision.n_questions else []),
+            *([Table.plain("", ["", "value"], rows)] if decision.n_questions else []),
             f"{decision.code}: {decision.reason}.",
             f"Evidence: {stored.level} level, run {stored.run_id}, gold {stored.gold_hash[:12]}.",
         ],

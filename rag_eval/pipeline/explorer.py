@@ -27,7 +27,7 @@ from rag_eval.pipeline.measure_stages import Answered
 from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.runner import Result, Work
 from rag_eval.pipeline.runs import ScoredRuns
-from rag_eval.reporting.metrics_report import Outgoing
+from rag_eval.reporting.outgoing import Outgoing
 from rag_eval.reporting.questions import (
     FEW_DIGITS,
     MAX_ANSWER,

@@ -31,7 +31,7 @@ from rag_eval.pipeline.answer_stages import AnswerSet
 from rag_eval.pipeline.measure_stages import Answered, StabilityMeasures
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.runs import ScoredRuns
-from rag_eval.reporting.metrics_report import Outgoing, outgoing_record, outgoing_row
+from rag_eval.reporting.outgoing import Outgoing, outgoing_row
 from rag_eval.reporting.report import Report
 from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
@@ -159,7 +159,7 @@ def answer_files(
     records = iter(answered.citations.records)
     cited = {
         answer.query_id: [
-            outgoing_record(next(records), outgoing[answer.query_id], place)
+            outgoing[answer.query_id].record(next(records), place)
             for place in range(len(answer.citations))
         ]
         for answer in answers

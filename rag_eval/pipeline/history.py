@@ -46,9 +46,7 @@ from rag_eval.measures.intervals import COMPARED, delta_of, paired_comparison
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import machine_name
 from rag_eval.measures.run_scores import GoldArrays
-from rag_eval.reporting.metrics_report import REPORT_FILE, dumps
-from rag_eval.reporting.report import Report
-from rag_eval.reporting.verdicts import read_object, whole_report
+from rag_eval.reporting.report import REPORT_FILE, Report, dumps, read_object, whole_report
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import Home

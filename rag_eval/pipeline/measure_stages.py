@@ -42,7 +42,7 @@ from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.open_strategies import open_index
 from rag_eval.pipeline.runner import Result, Results, Stage, Work, frame_part, json_part
 from rag_eval.pipeline.runs import StrategyRun, score_runs
-from rag_eval.reporting.metrics_report import name_unsupported, report_gaps
+from rag_eval.reporting.outgoing import name_unsupported, report_gaps
 from rag_eval.storage.artifacts import Parts
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import open_store

@@ -26,8 +26,7 @@ from rag_eval.pipeline.measure_stages import (
 from rag_eval.pipeline.open_strategies import n_embedded
 from rag_eval.pipeline.runner import Result, Results, Work, json_part
 from rag_eval.pipeline.runs import StrategyRun
-from rag_eval.reporting.metrics_report import REPORT_FILE
-from rag_eval.reporting.report import Embeddings, Report
+from rag_eval.reporting.report import REPORT_FILE, Embeddings, Report
 from rag_eval.storage.files import atomic_path
 from rag_eval.storage.hashing import code_version, library_versions
 

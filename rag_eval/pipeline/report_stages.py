@@ -53,15 +53,9 @@ from rag_eval.pipeline.runs import ScoredRuns, StrategyRun, score_runs
 from rag_eval.pipeline.uncertain import UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.html.page import build
-from rag_eval.reporting.metrics_report import (
-    REPORT_FILE,
-    dumps,
-    finish,
-    make_draft,
-)
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, slim, unpacked
-from rag_eval.reporting.report import Report
+from rag_eval.reporting.report import REPORT_FILE, Report, dumps, finish, make_draft
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.files import atomic_path, file_states, write_bytes, write_text

@@ -28,13 +28,13 @@ from rag_eval.pipeline.corpus import (
 from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.pipeline.measure_stages import AnswerMeasures
 from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
-from rag_eval.reporting.explanation import (
+from rag_eval.reporting.html.page import page_tables
+from rag_eval.reporting.miss_rates import MissRateTables
+from rag_eval.reporting.outgoing import (
     CitationVerdict,
     Explanation,
     GoldSpan,
 )
-from rag_eval.reporting.html.page import page_tables
-from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.tables import csv_text
 from rag_eval.storage.files import atomic_path, write_text
 from rag_eval.storage.home import Home

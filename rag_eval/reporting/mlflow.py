@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_eval.core.records import Absent, Estimate, Interval
-from rag_eval.core.types import Level
 from rag_eval.gates.gate import count_gates
-from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.reporting.report import Report
-from rag_eval.reporting.report_tables import Page
-from rag_eval.reporting.tables import Cursor, code
+from rag_eval.reporting.tables import code
 from rag_eval.reporting.terminal import strategies_table
 from rag_eval.storage.secrets import shown_service
 
@@ -50,16 +47,30 @@ def _flatten(figures: Mapping[str, Estimate | Interval | float | None]) -> dict[
     return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
-def strategy_metrics(entry: StrategyPart, level: Level) -> dict[str, float]:
+def _strategy_metrics(report: Report, name: str) -> dict[str, float]:
     """Collect the metrics of one strategy; measures of other levels are without bounds."""
-    latency = {f"latency_{at}_ms": getattr(entry.latency_ms, at) for at in ("p50", "p95", "p99")}
-    headline = {record.name: record for record in entry.measures if record.level == level}
-    others = {
-        f"{record.level}.{record.name}": record.value
-        for record in entry.measures
-        if record.level != level
+    entry = next(entry for entry in report.strategies if entry.name == name)
+    part, calibration = report.uncertainty, report.calibration.strategies[name]
+    figures: dict[str, Estimate | Interval | float | None] = {
+        **{f"latency_{at}_ms": getattr(entry.latency_ms, at) for at in ("p50", "p95", "p99")},
+        "cost_per_1k": entry.cost_per_1k,
+        f"{part.target}_at_{part.k}": part.strategies[name].observed[part.target],
+        "outcomes": calibration.counts.outcomes,
+        "delta_s": report.stability.strategies[name].delta_s.value,
     }
-    return _flatten({**latency, **headline, **others, "cost_per_1k": entry.cost_per_1k})
+    for record in entry.measures:
+        is_headline = record.level == report.evaluation.level
+        key = record.name if is_headline else f"{record.level}.{record.name}"
+        figures[key] = record if is_headline else record.value
+    if (validation := calibration.validation) is not None:
+        figures |= {
+            "brier": validation.brier,
+            "brier_skill": validation.skill,
+            "auroc": validation.auroc,
+            "calibration_slope": validation.slope,
+            "ece": validation.ece.value,
+        }
+    return _flatten(figures)
 
 
 def _report_metrics(report: Report) -> dict[str, float]:
@@ -82,29 +93,11 @@ def _report_metrics(report: Report) -> dict[str, float]:
     return _flatten(figures)
 
 
-def _miss_rate_metrics(report: Report, name: str) -> dict[str, float]:
-    part, entry = report.uncertainty, report.calibration.strategies[name]
-    figures: dict[str, Estimate | Interval | float | None] = {
-        f"{part.target}_at_{part.k}": part.strategies[name].observed[part.target],
-        "outcomes": entry.counts.outcomes,
-        "delta_s": report.stability.strategies[name].delta_s.value,
-    }
-    if (validation := entry.validation) is not None:
-        figures |= {
-            "brier": validation.brier,
-            "brier_skill": validation.skill,
-            "auroc": validation.auroc,
-            "calibration_slope": validation.slope,
-            "ece": validation.ece.value,
-        }
-    return _flatten(figures)
-
-
 def _describe_run(report: Report) -> str:
     """Write the Markdown at the top of a run's MLflow page: verdict, strategies, inputs, gates."""
     gold, index = report.gold, report.index
     verdict = count_gates((gate.required, gate.status) for gate in report.gates)
-    strategies = strategies_table(report, Page(Cursor(report.dump())))
+    strategies = strategies_table(report)
     failed = [code(gate.id) for gate in report.gates if not gate.is_fine]
     return f"""
 **{verdict or "No gate is configured"}**
@@ -191,37 +184,27 @@ def record(
         experiment_id = client.create_experiment(f"{EXPERIMENT}/{gold_set}", place, KIND)
     else:
         experiment_id = experiment.experiment_id
-    all_tags, level = _tags(report, tags), report.evaluation.level
+    all_tags = _tags(report, tags)
+    params = {
+        "gold_set": gold_set,
+        "primary": report.strategy,
+        **report.evaluation.dump(),
+        "n_queries": report.gold.n_queries,
+        "n_chunks": report.index.n_chunks,
+    }
     with _started_run(client, experiment_id, report.run_id) as parent:
-        figures = (
-            strategy_metrics(report.primary, level)
-            | _miss_rate_metrics(report, report.strategy)
-            | _report_metrics(report)
-        )
-        params = {
-            "gold_set": gold_set,
-            "primary": report.strategy,
-            **report.evaluation.dump(),
-            "n_queries": report.gold.n_queries,
-            "n_chunks": report.index.n_chunks,
-        }
+        figures = _strategy_metrics(report, report.strategy) | _report_metrics(report)
         _log(client, parent, figures, params, all_tags)
         for entry in report.strategies:
+            params = {
+                "miss_rate_status": report.calibration.strategies[entry.name].status,
+                "kind": entry.kind,
+                "embed_model": entry.embed_model or "none",
+                "rerank": entry.rerank or "none",
+            }
+            child_tags = {**all_tags, "index_hash": entry.index_hash}
             with _started_run(client, experiment_id, entry.name, parent) as child:
-                figures = strategy_metrics(entry, level) | _miss_rate_metrics(report, entry.name)
-                of_strategy = {
-                    "miss_rate_status": report.calibration.strategies[entry.name].status,
-                    "kind": entry.kind,
-                    "embed_model": entry.embed_model or "none",
-                    "rerank": entry.rerank or "none",
-                }
-                _log(
-                    client,
-                    child,
-                    figures,
-                    of_strategy,
-                    {**all_tags, "index_hash": entry.index_hash},
-                )
+                _log(client, child, _strategy_metrics(report, entry.name), params, child_tags)
         client.log_inputs(parent, _inputs(report, gold_set))
         for path in files:
             client.log_artifact(parent, str(path))

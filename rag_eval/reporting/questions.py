@@ -8,7 +8,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from rag_eval.core.arrays import IntArray
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, snippet
 from rag_eval.corpus.masking import mask_shown_address, mask_snippet, masked_text
 from rag_eval.reporting.report import FoundCount, LookFirst
-from rag_eval.reporting.tables import visible, web_address
+from rag_eval.reporting.tables import visible
 from rag_eval.storage.artifacts import Artifact
 
 # ---- Format of the parts: rounded numbers, compact JSON, reproducible gzip bytes.
@@ -74,6 +74,14 @@ def short_name(text: str) -> str:
     return line(text, MAX_NAME)
 
 
+_WEB: Final = re.compile(r"https?://[^\s\x00-\x20\\\"'<>`{}|^]{1,2000}", re.IGNORECASE)
+
+
+def _web_address(address: str) -> str:
+    """Return an http or https address that a browser may follow, else an empty text."""
+    return address if _WEB.fullmatch(address) and visible(address) == address else ""
+
+
 @functools.lru_cache(maxsize=20_000)
 def address(url: str) -> dict[str, str]:
     """Write an address as `source`, its text, and as `link`.
@@ -82,7 +90,7 @@ def address(url: str) -> dict[str, str]:
     """
     start = url[: 10 * MAX_ADDRESS]
     masked = mask_shown_address(start)
-    link = web_address(url) if masked == url else ""
+    link = _web_address(url) if masked == url else ""
     return {"source": visible(snippet(masked, MAX_ADDRESS)), "link": link}
 
 
@@ -159,7 +167,7 @@ def rank_missed(summary: Json, groups: IntArray, lost: Mapping[str, str]) -> lis
 
 # ---- Parts embedded in the HTML report: within a limit of bytes.
 
-CUTS: Final = ((10, 10), (10, 5), (5, 3), (3, 1), (0, 1), (0, 0))
+CUTS: Final = ((10, 5), (3, 1), (0, 0))
 """What a page keeps, from much to little: ranks of wordings beside the original, and first ranks
 of the original wording with their texts."""
 
@@ -176,24 +184,16 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     the summary, `cut` holds the numbers of CUTS.
     """
     whole = {name: artifact.bytes(name) for name in sorted(artifact.files) if name.endswith(PACKED)}
-    if embedded_size(whole) <= limit_bytes:
-        return whole
-    summary = unpacked(whole.pop(SUMMARY_FILE))
-    sample = list(whole)[:: max(1, len(whole) // 4)]
-
-    def shorten(names: Iterable[str], cut: tuple[int, int]) -> dict[str, bytes]:
-        return {
-            name: packed([_shorten(question, *cut) for question in unpacked(whole[name])])
-            for name in names
-        }
-
+    parts = whole
     for cut in CUTS:
-        # Try a few parts first, because each cut of all parts of a large gold set costs seconds.
-        estimate = embedded_size(shorten(sample, cut)) * len(whole) / len(sample)
-        if estimate <= limit_bytes or cut == CUTS[-1]:
-            parts = {SUMMARY_FILE: packed(summary | {"cut": cut})} | shorten(whole, cut)
-            if embedded_size(parts) <= limit_bytes:
-                break
+        if embedded_size(parts) <= limit_bytes:
+            break
+        parts = {
+            name: packed([_shorten(question, *cut) for question in unpacked(part)])
+            for name, part in whole.items()
+            if name != SUMMARY_FILE
+        }
+        parts[SUMMARY_FILE] = packed(unpacked(whole[SUMMARY_FILE]) | {"cut": cut})
     return parts
 
 
@@ -212,12 +212,9 @@ def _shorten(question: Json, others: int, texts: int) -> Json:
     ]
     listed = {unit for run in runs for unit in run["units"]}
     shown = {unit for run in runs if run["w"] == 0 for unit in run["units"][:texts]}
+    bare = {"text": None, "title": "", "source": "", "link": ""}
     units = [
-        unit
-        if at in shown
-        else {**unit, "text": None, "title": "", "source": "", "link": ""}
-        if at in listed
-        else None
+        None if at not in listed else unit if at in shown else {**unit, **bare}
         for at, unit in enumerate(question["units"])
     ]
     return {**question, "runs": runs, "units": units}

@@ -1,18 +1,22 @@
-"""The whole report of an evaluation, which is written as `retrieval-metrics.json`.
+"""The whole report of an evaluation, `retrieval-metrics.json`: its type, its hash and its JSON.
 
 The rooms below own the types of its parts. The JSON Schema is generated from the types:
 `python -m rag_eval.reporting.report` writes it.
 """
 
+import datetime as dt
 import importlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PositiveInt, StrictBool, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import to_jsonable_python
 
+from rag_eval.core.errors import InputError
 from rag_eval.core.loader import Chunker
 from rag_eval.core.parts import Name
 from rag_eval.core.records import (
@@ -23,19 +27,22 @@ from rag_eval.core.records import (
     Count,
     Counts,
     Hash,
+    Open,
     Record,
     RunId,
     ShortText,
     Timestamp,
     Unit,
 )
-from rag_eval.core.rows import format_location
-from rag_eval.core.types import Level, Status
+from rag_eval.core.rows import Fault, format_location, parse_object
+from rag_eval.core.types import SNIPPET_CHARS, Level, Status
+from rag_eval.corpus.masking import mask_snippet, masked_tree
 from rag_eval.gates.gate import GatePart, PreviousPart
 from rag_eval.gold.gold_report import GoldPart
 from rag_eval.measures.answers import AnswersPart, CitationsPart, RagasFigure
 from rag_eval.measures.slices import SlicesPart
 from rag_eval.measures.strategy_report import StabilityPart, StrategyPart
+from rag_eval.storage.hashing import digest
 from rag_eval.trust.trust_report import TrustPart
 from rag_eval.uncertainty.miss_rate_report import CalibrationPart, MissesPart, UncertaintyPart
 
@@ -188,15 +195,157 @@ class Report(Record):
         return next(entry for entry in self.strategies if entry.name == self.strategy)
 
 
+# ---- The content hash: what was found, without times and what a cache decides
+
+_VOLATILE: Final = frozenset(
+    "cacheHitRate cacheHitRate_reason calibration code content_hash drift embeddings history "
+    "look_first previous previous_reason reused run_id timestamp uncertainty".split()
+)
+"""Top-level keys that may differ between two runs on equal inputs."""
+_VOLATILE_OF_STRATEGY: Final = frozenset({"cost_per_1k", "latency_ms"})
+_VOLATILE_MEASURES: Final = ("latency", "cache_hit_rate", "cost")
+
+
+def content_hash(report: Mapping[str, Any]) -> str:
+    """Hash the results of a report; equal for equal inputs, at any time and with any cache."""
+    return digest(_stable_part(report), 64)
+
+
+def _leave_out(part: Mapping[str, Any], names: Container[str]) -> Open:
+    return {key: value for key, value in part.items() if key not in names}
+
+
+def _stable_part(report: Mapping[str, Any]) -> Open:
+    """Leave out everything that may differ between two runs on equal inputs."""
+    part = _leave_out(report, _VOLATILE)
+    part["strategies"] = [
+        _leave_out(entry, _VOLATILE_OF_STRATEGY) for entry in report.get("strategies", [])
+    ]
+    part["answers"] = _leave_out(report.get("answers", {}), {"usage", "verifier_usage"})
+    part["trust"] = _leave_out(report.get("trust", {}), {"as_of"})
+    part["gates"] = [_stable_gate(gate) for gate in report.get("gates", [])]
+    return part
+
+
+def _stable_gate(gate: Mapping[str, Any]) -> Open:
+    """Keep only the question of a gate on a figure that may differ."""
+    evidence = gate.get("evidence", {})
+    is_volatile = str(evidence.get("measure", "")).startswith(_VOLATILE_MEASURES)
+    if gate.get("gate") != "regression" and not is_volatile:
+        return dict(gate)
+    asked = {name: gate.get(name) for name in ("id", "required")}
+    return {**asked, "accepted": evidence.get("accepted")}
+
+
+# ---- Making a report, and its JSON
+
+REPORT_FILE: Final = "retrieval-metrics.json"
+NAME_KEYS: Final = frozenset({"query_id", "hash", "index_hash", "chunks_hash", "version", "file"})
+"""Keys whose values are names, which are never masked."""
+_PROBLEM_CHARS: Final = {
+    "found": SNIPPET_CHARS,
+    "message": 2 * SNIPPET_CHARS,
+    "accepted": 2 * SNIPPET_CHARS,
+}
+_UNPRINTABLE = re.compile(
+    r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ud800-\udfff\ufeff]"
+)
+
+
+def _outgoing_body(body: Mapping[str, Any]) -> Open:
+    """Mask every text of a report, and shorten the quotes in warnings about the gold set."""
+    masked: Open = masked_tree(dict(body), NAME_KEYS)
+    gold: Any = masked.get("gold", {})
+    for warning in gold.get("warnings", ()):
+        for name, limit in _PROBLEM_CHARS.items():
+            if isinstance(warning.get(name), str):
+                warning[name] = mask_snippet(warning[name], limit)
+    return masked
+
+
+def make_draft(fields: Mapping[str, Any], now: dt.datetime) -> Report:
+    """Make a report without its gates from the joined fields; its texts are masked.
+
+    `now`: time of the run, with a time zone.
+    """
+    moment = now.astimezone(dt.UTC)
+    return Report.model_validate(
+        {
+            **_outgoing_body(to_jsonable_python(fields)),
+            "schema_version": SCHEMA_VERSION,
+            "timestamp": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "run_id": f"{moment.strftime('%Y%m%dT%H%M%S%f')[:-3]}Z-{'0' * 8}",
+            "content_hash": "0" * 64,
+        }
+    )
+
+
+def finish(draft: Report, gates: Iterable[GatePart]) -> Report:
+    """Add the gates, the hash of the contents and the run id to a report."""
+    masked = [GatePart.model_validate(masked_tree(gate.dump(), NAME_KEYS)) for gate in gates]
+    report = draft.model_copy(update={"gates": masked})
+    content = content_hash(report.dump())
+    run_id = f"{draft.run_id.partition('-')[0]}-{content[:8]}"
+    return report.model_copy(update={"content_hash": content, "run_id": run_id})
+
+
+def dumps(report: Mapping[str, Any]) -> str:
+    """Write JSON for a file: sorted keys, indent of two spaces, LF, no NaN.
+
+    Characters that a terminal would act on are escaped, so that printing the file is safe.
+    """
+    text = json.dumps(report, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n"
+
+
+# ---- Reading a report: it must be whole and unchanged
+
+MAX_BYTES: Final = 200_000_000
+
+
+def _unreadable(path: Path, field: str | None, value: str | None) -> InputError:
+    message = "not a whole report as this version of rag-eval wrote it"
+    accepted = f"a {REPORT_FILE} of schema_version {SCHEMA_VERSION}, unchanged"
+    return InputError.of(
+        "run_unreadable", message, path, field=field, found=value, accepted=accepted
+    )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file of one JSON object; raise InputError if it is missing, too large or no object."""
+    if not path.is_file():
+        accepted = "the report of a run: rag-eval run writes it"
+        raise InputError.of("run_not_found", "no such report", path, accepted=accepted)
+    if path.stat().st_size > MAX_BYTES:
+        raise _unreadable(path, None, f"{path.stat().st_size} bytes")
+    value = parse_object(path.read_bytes())
+    if isinstance(value, Fault):
+        raise _unreadable(path, None, value.message)
+    return value
+
+
 def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
     """Check the JSON values of a report; return the place and text of the first fault, or None."""
     try:
         Report.model_validate_json(json.dumps(report), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        place = format_location(first["loc"])
-        return place, first["msg"]
+        return format_location(first["loc"]), first["msg"]
     return None
+
+
+def whole_report(report: Mapping[str, Any], path: Path) -> Report:
+    """Check a report; raise InputError with `path` if it breaks its schema or was changed."""
+    if (version := report.get("schema_version")) != SCHEMA_VERSION:
+        raise _unreadable(path, "schema_version", str(version))
+    if (fault := first_fault(report)) is not None:
+        raise _unreadable(path, *fault)
+    if report["content_hash"] != content_hash(report):
+        raise _unreadable(path, "content_hash", report["content_hash"])
+    return Report.model_validate(report)
+
+
+# ---- The JSON Schema
 
 
 class _Untitled(GenerateJsonSchema):

@@ -1,8 +1,7 @@
 """Tables of figures, and every form in which they are printed but HTML.
 
-A cell holds a value with its place in the report, its interval and its denominators. A table is
-written on the terminal, and as Markdown, CSV and LaTeX here; `rag_eval.reporting.html.elements`
-writes it as HTML.
+A cell is a place in a report, so a figure keeps its interval, its denominators and the reason of a
+null. `rag_eval.reporting.html.elements` writes tables as HTML.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import pandas as pd
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-# ---- Untrusted texts: invisible characters and direction marks are written out
+# ---- Untrusted texts
 
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
@@ -33,7 +32,6 @@ _HIDDEN: Final = re.compile(
 """Controls except tab and line feed, zero-width and bidirectional characters, fillers, tags."""
 _ACTIVE: Final = re.compile(r"[|`\r\n]|\\(?=$)|<(?=[A-Za-z/!?])|@(?=\w)")
 """Characters that end a code span of Markdown, begin HTML, or name a person."""
-_WEB: Final = re.compile(r"https?://[^\s\x00-\x20\\\"'<>`{}|^]{1,2000}", re.IGNORECASE)
 
 
 def visible(text: str) -> str:
@@ -45,17 +43,6 @@ def visible(text: str) -> str:
     'pay[U+202E]load'
     """
     return _HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
-
-
-def web_address(address: str) -> str:
-    """Return an http or https address that a browser may follow, else an empty text.
-
-    Examples
-    --------
-    >>> web_address("https://example.org/a"), web_address("javascript:alert(1)")
-    ('https://example.org/a', '')
-    """
-    return address if _WEB.fullmatch(address) and visible(address) == address else ""
 
 
 def code(text: str) -> str:
@@ -72,7 +59,7 @@ def code(text: str) -> str:
 
 # ---- Places in a report
 
-NOT_COMPUTED = "not computed"
+NOT_COMPUTED: Final = "not computed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -95,14 +82,12 @@ class Cursor:
         return len(self.value)
 
     def __contains__(self, key: object) -> bool:
-        if isinstance(self.value, list):
-            return isinstance(key, int) and -1 < key < len(self.value)
         return isinstance(self.value, dict) and key in self.value
 
     def __bool__(self) -> bool:
         return bool(self.value)
 
-    def down(self, *keys: str | int) -> "Cursor | None":
+    def down(self, *keys: str) -> "Cursor | None":
         """Walk down to a value, or to a null on the way; None if a key is absent."""
         place = self
         for key in keys:
@@ -113,7 +98,7 @@ class Cursor:
             place = place[key]
         return place
 
-    def get(self, *keys: str | int) -> "Cursor | None":
+    def get(self, *keys: str) -> "Cursor | None":
         """Walk down to a value; None if a key is absent or a value on the way is null."""
         place = self.down(*keys)
         return None if place is None or place.value is None else place
@@ -138,19 +123,12 @@ class Cursor:
         """Reason of the null: the nearest reason in the objects around the null."""
         place: Cursor | None = self
         while place is not None:
-            above, key = place.parent, str(place.path[-1]) if place.path else ""
-            if above is not None and isinstance(above.value, dict):
-                for name in (f"{key}_reason", "value_reason", "reason"):
-                    if isinstance(above.value.get(name), str) and above.value[name]:
-                        return str(above.value[name])
+            above, key = place.parent, place.path[-1] if place.path else ""
+            for name in (f"{key}_reason", "value_reason", "reason"):
+                if above is not None and name in above and isinstance(above.value[name], str):
+                    return str(above.value[name])
             place = above
         return NOT_COMPUTED
-
-    @property
-    def reason_beside(self) -> "Cursor | str":
-        """Place of the field `<name>_reason` beside the null, else the reason as a text."""
-        beside = None if self.parent is None else self.parent.get(f"{self.path[-1]}_reason")
-        return self.reason if beside is None else beside
 
 
 # ---- How figures are written in plain text
@@ -168,31 +146,26 @@ def format_number(value: float, digits: int, *, percent: bool = False) -> str:
     return text.replace("-", "−")
 
 
-def interval(
-    value: float | None, low: float | None, high: float | None, sign: str = "", digits: int = 2
-) -> str:
-    """Write a figure with its interval; a dash for None.
-
-    `sign` is "+" for differences. `digits` is the number of decimals of the bounds.
-    """
+def interval(value: float | None, low: float | None, high: float | None, sign: str = "") -> str:
+    """Write a figure with its interval; a dash for None. `sign` is "+" for differences."""
     if value is None:
         return ABSENT_TEXT
-    bounds = ""
+    ends = ""
     if low is not None and high is not None:
-        bounds = f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
-    return f"{round(value, 3) + 0.0:{sign}.3f}{bounds}"  # + 0.0: no -0.000
+        ends = f" [{low:{sign}.2f}, {high:{sign}.2f}]"
+    return f"{round(value, 3) + 0.0:{sign}.3f}{ends}"  # + 0.0: no -0.000
 
 
-def bounds(cursor: Cursor) -> tuple[Cursor, Cursor] | None:
+def bounds(estimate: Cursor) -> tuple[Cursor, Cursor] | None:
     """Find the two ends of the interval of an estimate; None if the estimate has no interval."""
     for names in (("ci_low", "ci_high"), ("low", "high")):
-        low, high = (cursor.get(name) for name in names)
+        low, high = (estimate.get(name) for name in names)
         if low is not None and high is not None:
             return low, high
     return None
 
 
-# ---- CSV
+# ---- CSV and LaTeX
 
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters of a formula. Spreadsheets also accept full-width signs and leading space."""
@@ -223,100 +196,12 @@ def csv_text(frame: pd.DataFrame) -> str:
     return frame.assign(**escaped).to_csv(index=False, lineterminator="\n")
 
 
-# ---- Cells
-
-Kind = Literal["text", "code", "chip", "number", "estimate", "limited"]
-CHIPS: Final = frozenset({"status", "earned", "needed for", "before", "now"})
-CODES: Final = frozenset({"code", "reason code", "question", "chunk", "run", "setting", "library"})
-"""Headings of columns whose texts are states, and whose texts are ids or codes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A value of a table.
-
-    `value` is a place in a report, a text of our own, or None for a missing figure. `series` is the
-    number of the strategy that the cell names, and whether it is the primary one.
-    """
-
-    value: Cursor | str | None
-    kind: Kind = "text"
-    digits: int = 3
-    flags: str = ""
-    series: tuple[int, bool] | None = None
-
-    @property
-    def is_figure(self) -> bool:
-        """Whether the cell holds a figure, not a null, whose kind is not known."""
-        is_null = self.value is None or (
-            isinstance(self.value, Cursor) and self.value.value is None
-        )
-        return self.kind in {"number", "estimate", "limited"} and not is_null
-
-    @property
-    def middle(self) -> Cursor | None:
-        """Place of the figure of an estimate."""
-        place = self.value if isinstance(self.value, Cursor) else None
-        return place and place.down("delta" if "delta" in place else "value")
-
-    @property
-    def signed(self) -> bool:
-        """Whether the figure is a difference, written with its sign."""
-        place = self.value
-        is_difference = isinstance(place, Cursor) and ("delta" in place or "baseline_run" in place)
-        return "+" in self.flags or is_difference
-
-    @property
-    def words(self) -> str:
-        """The text of a cell, as it is; several texts are joined by commas."""
-        value = self.value.value if isinstance(self.value, Cursor) else self.value
-        if isinstance(value, list):
-            return ", ".join(map(str, value))
-        return "" if value is None else str(value)
-
-    @property
-    def text(self) -> str:
-        """The cell in plain text, rounded."""
-        place = self.value if isinstance(self.value, Cursor) else None
-        if self.kind == "number":
-            if place is None or place.value is None:
-                return ABSENT_TEXT
-            sign = "+" if self.signed and place.value > 0 else ""
-            return sign + format_number(place.value, self.digits, percent="%" in self.flags)
-        if self.kind in {"estimate", "limited"}:
-            if place is None or self.middle is None or self.middle.value is None:
-                return ABSENT_TEXT
-            if self.kind == "limited":
-                sign = "≤" if place["inside"].value else ">"
-                return f"{self.middle.value:.3f} {sign} {place['null_limit'].value:.3f}"
-            low, high = (end.value for end in bounds(place) or (Cursor(None), Cursor(None)))
-            written = interval(self.middle.value, low, high, "+" if self.signed else "")
-            scored = place.get("n_scored") or place.get("n")
-            return f"{written} of {scored.value:,}" if scored and "n" in self.flags else written
-        words = visible(self.words)
-        return words.replace("_", " ") if self.kind == "chip" else words
-
-    @property
-    def csv(self) -> dict[str, str]:
-        """Fields of CSV by the ending of their names; figures are not rounded."""
-        place = self.value if isinstance(self.value, Cursor) else None
-        if self.kind == "number":
-            return {"": _raw(place)}
-        if self.kind == "limited":
-            return {"": _raw(self.middle), "_limit": _raw(place and place.get("null_limit"))}
-        if self.kind == "estimate":
-            low, high = (place is not None and bounds(place)) or (None, None)
-            fields = {"": _raw(self.middle), "_low": _raw(low), "_high": _raw(high)}
-            if "n" in self.flags and place is not None:
-                fields["_n"] = _raw(place.get("n_scored") or place.get("n"))
-                fields["_effective"] = _raw(place.get("n_effective"))
-            return fields
-        return {"": visible(self.words).replace("\n", " ")}
-
-
-def _raw(cursor: Cursor | None) -> str:
-    value = None if cursor is None else cursor.value
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+def latex_text(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write texts as a LaTeX tabular of the package booktabs; every text is escaped."""
+    frame = pd.DataFrame(list(rows), columns=list(headings))
+    text = frame.to_latex(index=False, escape=True, column_format="l" * len(headings))
+    # LaTeX reads [ or * after a line break as an argument of the line break.
+    return re.sub(r"^(?=[\[*])", "{}", text, flags=re.MULTILINE)
 
 
 # ---- Columns and tables
@@ -337,24 +222,27 @@ _COLUMN: Final = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One column: its heading, its place in a row, and how its figures are written."""
+    """One column: its heading, its place in a row, and how its figures are written.
+
+    `flags` holds "+" for differences, "%" for shares in per cent, and "n" for estimates with their
+    denominators. `is_numeric`: whether the column holds figures, which are aligned at the right.
+    """
 
     heading: str
-    path: tuple[str, ...]
+    path: tuple[str, ...] = ()
     digits: int = 3
     flags: str = ""
-    figures: bool = True
-    """Whether the column holds figures, which are aligned at the right."""
+    is_numeric: bool = False
 
     @classmethod
     def read(cls, text: str) -> "Column":
         """Read "heading = path.in.the.row :2+"; the path is the key of the heading by default."""
-        match = _COLUMN.fullmatch(text)
+        match = _COLUMN.fullmatch(" ".join(text.split()))
         if match is None:
             raise ValueError(f"no column: {text}")
-        heading, digits = match["heading"], int(match["digits"] or 3)
-        path = tuple((match["path"] or column_key(heading)).split("."))
-        return cls(heading, tuple(filter(None, path)), digits, match["flags"] or "")
+        path = (match["path"] or column_key(match["heading"])).split(".")
+        digits, flags = int(match["digits"] or 3), match["flags"] or ""
+        return cls(match["heading"], tuple(filter(None, path)), digits, flags)
 
     @property
     def key(self) -> str:
@@ -362,37 +250,78 @@ class Column:
         return column_key(self.heading)
 
     @property
-    def means(self) -> str:
+    def meaning(self) -> str:
         """What the column says, if its heading does not."""
         return str(panel_words()["columns"].get(self.heading, ""))
 
-    def cell(self, row: Mapping[str, Any] | Cursor, series: Mapping[str, tuple[int, bool]]) -> Cell:
-        """Make the cell of a row; the value decides on its kind."""
+    def place(self, row: Mapping[str, Any] | Cursor) -> Cursor:
+        """Find the cell of a row; a value that is in no report is a place without a path."""
         value: Any = row
         for name in self.path:
             if isinstance(value, Cursor):
                 value = value.down(name)
             else:
                 value = None if value is None else value[name]
-        if isinstance(value, Cell):
-            return value
-        plain = value.value if isinstance(value, Cursor) else value
-        if isinstance(plain, str | list | bool):
-            kind: Kind = "chip" if self.heading in CHIPS else "text"
-            kind = "code" if self.heading in CODES else kind
-            words = value if isinstance(value, Cursor | str) else str(value)
-            named = series.get(str(plain)) if self.heading in {"strategy", "against"} else None
-            return Cell(words, kind, series=named)
-        place = value if isinstance(value, Cursor) or value is None else Cursor(value)
-        if not isinstance(plain, Mapping):
-            return Cell(place, "number", self.digits, self.flags)
-        kind = "limited" if "null_limit" in plain else "estimate"
-        return Cell(place, kind, self.digits, self.flags)
+        return value if isinstance(value, Cursor) else Cursor(value)
+
+    def is_signed(self, cell: Cursor) -> bool:
+        """Whether a figure is a difference, written with its sign."""
+        return "+" in self.flags or "delta" in cell or "baseline_run" in cell
+
+    def text(self, cell: Cursor) -> str:
+        """Write a cell in plain text on one line, rounded."""
+        value, sign = cell.value, "+" if self.is_signed(cell) else ""
+        if isinstance(value, Mapping):
+            ends = [end.value for end in bounds(cell) or ()] or [None, None]
+            written = interval(middle(cell).value, ends[0], ends[1], sign)
+            scored = cell.get("n_scored") or cell.get("n")
+            return f"{written} of {scored.value:,}" if scored and "n" in self.flags else written
+        if value is None:
+            return ABSENT_TEXT
+        if is_number(value):
+            sign = sign if value > 0 else ""
+            return sign + format_number(value, self.digits, percent="%" in self.flags)
+        return " ".join(visible(words(cell)).split())
+
+    def csv(self, cell: Cursor) -> dict[str, str]:
+        """Return the fields of CSV by name; figures are not rounded."""
+        if not isinstance(cell.value, Mapping):
+            is_text = not is_number(cell.value)
+            text = visible(words(cell)).replace("\n", " ") if is_text else json.dumps(cell.value)
+            return {self.key: text}
+        low, high = bounds(cell) or (None, None)
+        fields = {"": middle(cell), "_low": low, "_high": high}
+        if "n" in self.flags:
+            fields["_n"] = cell.get("n_scored") or cell.get("n")
+            fields["_effective"] = cell.get("n_effective")
+        return {
+            f"{self.key}{ending}": "" if place is None or place.value is None else str(place.value)
+            for ending, place in fields.items()
+        }
 
 
 def column_key(heading: str) -> str:
     """Make the name of a heading in CSV ("R@10" -> "r_at_10")."""
     return re.sub(r"\W+", "_", heading.lower().replace("@", "_at_")).strip("_")
+
+
+def middle(estimate: Cursor) -> Cursor:
+    """Return the place of the figure of an estimate or of a difference."""
+    place = estimate.down("delta" if "delta" in estimate else "value")
+    return Cursor(None) if place is None else place
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a JSON value is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def words(cell: Cursor) -> str:
+    """Return the text of a cell as it is; several texts are joined by commas."""
+    value = cell.value
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -402,46 +331,34 @@ class Table:
     name: str
     caption: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[Cursor]]
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        caption: str,
-        columns: str,
-        rows: Iterable[Mapping[str, Any] | Cursor],
-        series: Mapping[str, tuple[int, bool]] | None = None,
+        cls, name: str, caption: str, columns: str, rows: Iterable[Mapping[str, Any] | Cursor]
     ) -> "Table":
         """Make a table; `columns` are written as `Column.read` takes them, with | between."""
-        declared = [Column.read(" ".join(text.split())) for text in columns.split("|")]
-        cells = [[column.cell(row, series or {}) for column in declared] for row in rows]
-        figured = [
-            dataclasses.replace(
-                column,
-                figures=any(row[at].is_figure for row in cells),
-            )
-            for at, column in enumerate(declared)
+        declared = [Column.read(text) for text in columns.split("|")]
+        cells = [[column.place(row) for column in declared] for row in rows]
+        numeric = [
+            any(isinstance(row[at].value, Mapping) or is_number(row[at].value) for row in cells)
+            for at in range(len(declared))
         ]
-        return cls(name, caption, figured, cells)
+        aligned = [
+            dataclasses.replace(column, is_numeric=is_numeric)
+            for column, is_numeric in zip(declared, numeric, strict=True)
+        ]
+        return cls(name, caption, aligned, cells)
 
     @classmethod
     def plain(cls, caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
-        """Make a table of written texts; a heading that starts with > has figures below it."""
-        columns = [
-            Column(name.removeprefix(">"), (), figures=name.startswith(">")) for name in headings
-        ]
-        return cls("", caption, columns, [[Cell(text) for text in row] for row in rows])
+        """Make a table of written texts."""
+        cells = [[Cursor(text) for text in row] for row in rows]
+        return cls("", caption, [Column(heading) for heading in headings], cells)
 
     def __bool__(self) -> bool:
         """Whether the table has rows."""
         return bool(self.rows)
-
-    def select(self, *headings: str, rows: int | None = None) -> "Table":
-        """Return the table with only some columns and the first rows."""
-        places = [at for at, column in enumerate(self.columns) if column.heading in headings]
-        cells = [[row[at] for at in places] for row in self.rows[:rows]]
-        return dataclasses.replace(self, columns=[self.columns[at] for at in places], rows=cells)
 
     @property
     def count(self) -> str:
@@ -449,36 +366,49 @@ class Table:
         return "1 row" if len(self.rows) == 1 else f"{len(self.rows):,} rows"
 
     @property
+    def headings(self) -> list[str]:
+        """The headings of the columns."""
+        return [column.heading for column in self.columns]
+
+    @property
     def texts(self) -> list[list[str]]:
-        """The cells of every row in plain text, each on one line."""
-        return [[" ".join(cell.text.split()) for cell in row] for row in self.rows]
+        """The cells of every row in plain text."""
+        return [
+            [column.text(cell) for column, cell in zip(self.columns, row, strict=True)]
+            for row in self.rows
+        ]
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons of all nulls, each once."""
+        nulls = (
+            middle(cell) if isinstance(cell.value, Mapping) else cell
+            for row in self.rows
+            for cell in row
+        )
+        return list(dict.fromkeys(cell.reason for cell in nulls if cell.value is None))
 
     def csv(self) -> str:
         """Write the table as CSV with a heading line; figures are not rounded."""
         rows = [
-            {
-                f"{column.key}{ending}": value
+            dict(
+                field
                 for column, cell in zip(self.columns, row, strict=True)
-                for ending, value in cell.csv.items()
-            }
+                for field in column.csv(cell).items()
+            )
             for row in self.rows
         ]
         columns = None if rows else [column.key for column in self.columns]
         return csv_text(pd.DataFrame(rows, columns=columns))
 
     def tex(self) -> str:
-        """Write the table as a LaTeX tabular of the package booktabs; every text is escaped."""
-        frame = pd.DataFrame(self.texts, columns=[column.heading for column in self.columns])
-        form = "".join("r" if column.figures else "l" for column in self.columns)
-        text = frame.to_latex(index=False, escape=True, column_format=form)
-        # LaTeX reads [ or * after a line break as an argument of the line break.
-        return re.sub(r"^(?=[\[*])", "{}", text, flags=re.MULTILINE)
+        """Write the table as a LaTeX tabular of the package booktabs."""
+        return latex_text(self.headings, self.texts)
 
     def markdown(self) -> str:
         """Write the table as GitHub-flavoured Markdown; every cell is a code span."""
-        head = [column.heading for column in self.columns]
         rows = [[code(text) for text in row] for row in self.texts]
-        lines = [head, ["---"] * len(head), *rows]
+        lines = [self.headings, ["---"] * len(self.columns), *rows]
         return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
     def __rich_console__(
@@ -511,28 +441,27 @@ class Table:
         from rich.text import Text
 
         table = RichTable(
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
         )
         texts = [
             [quoted(text, MAX_CELL).replace(" [", bracket) for text in row] for row in self.texts
         ]
         least = 2 * len(self.columns) - 1
         for at, column in enumerate(self.columns):
-            cells = [column.heading, *(row[at] for row in texts)]
-            width = max(cell_len(line) for cell in cells for line in cell.split("\n"))
-            is_fixed = column.figures or at == 0 or width <= _SHORT
-            width = width if is_fixed else min(width, _FOLDED)
+            lines = [line for row in texts for line in row[at].split("\n")]
+            width = max(map(cell_len, [column.heading, *lines]))
+            is_fixed = column.is_numeric or at == 0 or width <= _SHORT
+            width = width if is_fixed else _FOLDED
             least += width
-            justify: Any = "right" if column.figures else "left"
             table.add_column(
-                column.heading, justify=justify, no_wrap=is_fixed, overflow="fold", min_width=width
+                column.heading,
+                justify="right" if column.is_numeric else "left",
+                no_wrap=is_fixed,
+                overflow="fold",
+                min_width=width,
             )
-        for row, cells in zip(self.rows, texts, strict=True):
-            styles = [STATUS_STYLE.get(cell.words, "") for cell in row]
-            table.add_row(*map(Text, cells, styles))
+        for row in texts:
+            table.add_row(*(Text(text, STATUS_STYLE.get(text, "")) for text in row))
         return table, least
 
 
@@ -540,12 +469,7 @@ MAX_CELL: Final = 300
 """Largest number of characters of a text in a table on the terminal."""
 _FOLDED, _SHORT = 12, 22
 """Least width of a longer text that may be folded, and largest width of a text that is not."""
-STATUS_STYLE: Final = {
-    "pass": "green",
-    "fail": "red",
-    "insufficient_evidence": "yellow",
-    "not_applicable": "dim",
-}
+STATUS_STYLE: Final = {"pass": "green", "fail": "red", "insufficient_evidence": "yellow"}
 
 
 def print_parts(console: "Console", parts: Iterable[str | Table], *, wrap: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Read a report's verdict and write it as a terminal table, JUnit XML and Markdown.
+"""Write a report's verdict as a terminal table, JUnit XML and Markdown.
 
 Reports are untrusted, so this file escapes and shortens every text of a report once.
 """
@@ -7,40 +7,33 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from xml.etree import ElementTree as ET
 
-from rag_eval.core.errors import InputError, quoted
-from rag_eval.core.rows import Fault, parse_object
+from rag_eval.core.errors import quoted
 from rag_eval.gates.gate import GatePart, count_gates
-from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.report import SCHEMA_VERSION, Report, first_fault
+from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Table, code, print_parts
 from rag_eval.storage.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-MAX_TEXT, MAX_EVIDENCE = 200, 1000
-_MAX_ITEMS = 10
-"""Shown items of a list or mapping."""
-
-Outcome = Literal["pass", "failure", "warning", "note"]
-"""A required gate that did not pass is a failure. An advisory gate is a warning or a note."""
+_MAX_TEXT, _MAX_EVIDENCE, _MAX_ITEMS = 200, 1000, 10
 
 _NOT_TEXT = re.compile(
     r"[\u061c\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ud800-\udfff\ufe00-\ufe0f\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
 )
 
 
-def safe_text(value: object, limit: int = MAX_TEXT) -> str:
+def _safe_text(value: object, limit: int = _MAX_TEXT) -> str:
     r"""Make one printable line of at most `limit` characters of an untrusted text.
 
     Controls, invisible characters and characters that XML forbids are escaped.
 
     Examples
     --------
-    >>> print(safe_text("a" + chr(27) + "[2J" + chr(0xD800)))
+    >>> print(_safe_text("a" + chr(27) + "[2J" + chr(0xD800)))
     a\u001b[2J\ud800
     """
     return _NOT_TEXT.sub(lambda match: f"\\u{ord(match.group()):04x}", quoted(str(value), limit))
@@ -48,14 +41,18 @@ def safe_text(value: object, limit: int = MAX_TEXT) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class GateRow:
-    """One gate of a verdict: printable texts, and the evidence in one line."""
+    """One gate of a verdict: printable texts, and the evidence in one line.
+
+    `outcome`: a required gate that did not pass is a failure, and an advisory one a warning or,
+    without enough evidence, a note.
+    """
 
     id: str
     severity: str
     required: bool
     status: str
     reason_code: str
-    outcome: Outcome
+    outcome: Literal["pass", "failure", "warning", "note"]
     evidence: str
 
 
@@ -83,51 +80,51 @@ class VerdictRows:
         return f"FAILED: {counts}" if self.failed else counts
 
     @property
-    def sign(self) -> str:
-        """A cross for a failed run, a warning sign for unmet advisory gates, else a tick."""
-        open_gates = any(row.outcome == "warning" for row in self.rows)
-        return "❌" if self.failed else "⚠️" if open_gates else "✅"
+    def table(self) -> Table:
+        """The gates as a table."""
+        rows = [
+            vars(row) | {"required": "yes" if row.required else "no", "reason": row.reason_code}
+            for row in self.rows
+        ]
+        columns = "gate = id | severity | required | status | reason | evidence"
+        return Table.of("gates", "", columns, rows)
 
 
 def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
     """Make the rows of a verdict; `gold_set` replaces the name in the report unless empty."""
     rows = sorted(map(_row, report.gates), key=lambda row: row.outcome != "failure")
-    return VerdictRows(
-        safe_text(gold_set or report.gold.name),
-        report.run_id,
-        report.timestamp,
-        report.content_hash,
-        tuple(rows),
-    )
+    name = _safe_text(gold_set or report.gold.name)
+    return VerdictRows(name, report.run_id, report.timestamp, report.content_hash, tuple(rows))
 
 
 def _row(gate: GatePart) -> GateRow:
-    outcome: Outcome = "warning" if gate.status == "fail" else "note"
-    if gate.required and not gate.is_fine:
+    if gate.status == "pass":
+        outcome: Literal["pass", "failure", "warning", "note"] = "pass"
+    elif gate.required and not gate.is_fine:
         outcome = "failure"
+    else:
+        outcome = "warning" if gate.status == "fail" else "note"
     return GateRow(
-        safe_text(gate.id),
+        _safe_text(gate.id),
         gate.severity,
         gate.required,
         gate.status,
-        safe_text(gate.reason_code),
-        "pass" if gate.status == "pass" else outcome,
+        _safe_text(gate.reason_code),
+        outcome,
         _evidence_text(gate.evidence),
     )
 
 
 def _figure(value: object, depth: int = 2) -> str:
     """Write any part of the evidence with a bounded length."""
-    if isinstance(value, (Mapping, list)):
+    if isinstance(value, Mapping | list):
         if not depth:
             return f"({len(value)} entries)"
         items = value.items() if isinstance(value, Mapping) else (("", part) for part in value)
-        parts = [f"{safe_text(key)} {_figure(part, depth - 1)}".strip() for key, part in items]
+        parts = [f"{_safe_text(key)} {_figure(part, depth - 1)}".strip() for key, part in items]
         more = [f"{len(parts) - _MAX_ITEMS} more"] if len(parts) > _MAX_ITEMS else []
         return f"({', '.join(parts[:_MAX_ITEMS] + more)})"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return safe_text(value)
+    return f"{value:.4g}" if isinstance(value, float) else _safe_text(value)
 
 
 _FIRST = ("measure", "value", "ci_low", "ci_high", "accepted", "reason", "n_scored", "n_effective")
@@ -152,17 +149,24 @@ def _evidence_text(evidence: Mapping[str, Any]) -> str:
     if counts and "n_effective" in shown:
         counts += f", worth {shown['n_effective']}"
     others = [
-        f"{safe_text(name)} {part}"
+        f"{_safe_text(name)} {part}"
         for name, part in sorted(shown.items())
         if name not in _FIRST and not name.endswith("_reason")
     ]
     parts = filter(None, [figure.lstrip(", "), shown.get("reason", ""), counts, *others])
-    return safe_text("; ".join(parts), MAX_EVIDENCE)
+    return _safe_text("; ".join(parts), _MAX_EVIDENCE)
 
 
-# ---- The verdict as JUnit XML: CI shows each gate as a test case
+# ---- The verdict as JUnit XML, and as Markdown for a job summary or a comment
 
-JUNIT_FILE = "gate-verdict.xml"
+VERDICT_FILES: Final = ("gate-verdict.xml", "gate-verdict.md")
+
+
+def write_verdict(verdict: VerdictRows, folder: Path) -> None:
+    """Write JUnit XML and Markdown, each atomically."""
+    junit, markdown = (folder / name for name in VERDICT_FILES)
+    write_bytes(junit, _junit_xml(verdict))
+    write_text(markdown, _markdown(verdict))
 
 
 def _junit_xml(verdict: VerdictRows) -> bytes:
@@ -188,87 +192,16 @@ def _junit_xml(verdict: VerdictRows) -> bytes:
     return data + b"\n"
 
 
-# ---- The verdict as GitHub-flavoured Markdown, for a job summary or a comment.
-
-MARKDOWN_FILE = "gate-verdict.md"
-
-
-def _table(verdict: VerdictRows) -> Table:
-    rows = [
-        vars(row) | {"required": "yes" if row.required else "no", "reason": row.reason_code}
-        for row in verdict.rows
-    ]
-    columns = "gate = id | severity | required | status | reason | evidence"
-    return Table.of("gates", "", columns, rows)
-
-
 def _markdown(verdict: VerdictRows) -> str:
     """Write the verdict as a heading, a sentence and a table."""
-    lines = [
-        f"## {verdict.sign} Gates of {code(verdict.gold_set)}",
-        "",
-        (
-            f"{verdict.headline}. Run {code(verdict.run_id)} of {code(verdict.timestamp)}, content "
-            f"hash {code(verdict.content_hash[:16])}."
-        ),
-        "",
-    ]
-    table = _table(verdict)
-    if table:
-        lines.append(table.markdown())
-    return "\n".join(lines).rstrip() + "\n"
-
-
-VERDICT_FILES = (JUNIT_FILE, MARKDOWN_FILE)
-
-
-def write_verdict(verdict: VerdictRows, folder: Path) -> None:
-    """Write JUnit XML and Markdown, each atomically."""
-    write_bytes(folder / JUNIT_FILE, _junit_xml(verdict))
-    write_text(folder / MARKDOWN_FILE, _markdown(verdict))
-
-
-# ---- Reading reports: a report must be whole and unchanged
-
-MAX_BYTES = 200_000_000
-
-
-def _unreadable(path: Path, field: str | None, found: str | None) -> InputError:
-    message = "not a whole report as this version of rag-eval wrote it"
-    accepted = f"a retrieval-metrics.json of schema_version {SCHEMA_VERSION}, unchanged"
-    return InputError.of(
-        "run_unreadable", message, path, field=field, found=found, accepted=accepted
+    is_open = any(row.outcome == "warning" for row in verdict.rows)
+    sign = "❌" if verdict.failed else "⚠️" if is_open else "✅"
+    text = (
+        f"## {sign} Gates of {code(verdict.gold_set)}\n\n"
+        f"{verdict.headline}. Run {code(verdict.run_id)} of {code(verdict.timestamp)}, content "
+        f"hash {code(verdict.content_hash[:16])}.\n"
     )
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a file of one JSON object; raise InputError if it is missing, too large or no object."""
-    if not path.is_file():
-        raise InputError.of(
-            "run_not_found",
-            "no such report",
-            path,
-            accepted="the report of a run: rag-eval run writes it",
-        )
-    if path.stat().st_size > MAX_BYTES:
-        raise _unreadable(path, None, f"{path.stat().st_size} bytes")
-    value = parse_object(path.read_bytes())
-    if isinstance(value, Fault):
-        raise _unreadable(path, None, value.message)
-    return value
-
-
-def whole_report(report: Mapping[str, Any], path: Path) -> Report:
-    """Check a report; raise InputError with `path` if it breaks its schema or was changed."""
-    version = report.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise _unreadable(path, "schema_version", str(version))
-    fault = first_fault(report)
-    if fault is not None:
-        raise _unreadable(path, *fault)
-    if report["content_hash"] != content_hash(report):
-        raise _unreadable(path, "content_hash", report["content_hash"])
-    return Report.model_validate(report)
+    return f"{text}\n{verdict.table.markdown()}" if verdict.rows else text
 
 
 # ---- The verdict on a terminal
@@ -276,7 +209,6 @@ def whole_report(report: Mapping[str, Any], path: Path) -> Report:
 
 def show_verdict(console: "Console", verdict: VerdictRows) -> None:
     """Print a table of the gates, and the verdict in one sentence."""
-    console.print(f"{verdict.gold_set}: run {verdict.run_id} of {verdict.timestamp}", markup=False)
-    if table := _table(verdict):
-        print_parts(console, [table])
-    console.print(verdict.headline, markup=False)
+    tables = [verdict.table] if verdict.rows else []
+    title = f"{verdict.gold_set}: run {verdict.run_id} of {verdict.timestamp}"
+    print_parts(console, [title, *tables, verdict.headline])

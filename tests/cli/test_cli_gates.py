@@ -7,7 +7,7 @@ from cli_project import CONFIG
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
-from rag_eval.reporting.metrics_report import dumps
+from rag_eval.reporting.report import dumps
 
 FILES = {"gate-verdict.xml", "gate-verdict.md"}
 GATES = "gates: {required: [], advisory: [acceptance], min_queries: 50}"

@@ -13,8 +13,8 @@ import pytest
 from cli_project import CONFIG, jsonl, measure
 from service_process import ServiceProcess, running
 
-from rag_eval.measures.strategy_report import StrategyPart
-from rag_eval.reporting.mlflow import strategy_metrics
+from rag_eval.reporting.mlflow import _strategy_metrics
+from rag_eval.reporting.report import Report
 
 pytestmark = pytest.mark.slow
 
@@ -163,8 +163,8 @@ def test_every_source_is_measured_without_a_failure(nights):
     for name in kinds:
         assert re.fullmatch(r"external:[0-9a-f]{32}", good.found[name]["index_hash"])
     assert "Dagster did not record" not in good.err
-    for entry in good.found.values():  # the data for MLflow
-        figures = strategy_metrics(StrategyPart.model_validate(entry), "document")
+    for name in good.found:  # the data for MLflow
+        figures = _strategy_metrics(Report.model_validate(good.report), name)
         assert all(isinstance(value, float) for value in figures.values())
 
 

@@ -28,8 +28,13 @@ from rag_eval.pipeline.comparisons import accept_baseline
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.opening import open_beir, open_gold_set
 from rag_eval.pipeline.stages import STAGES, Outcome, evaluate_all, open_runner
-from rag_eval.reporting.metrics_report import _stable_part, content_hash, finish, make_draft
-from rag_eval.reporting.report import make_schema
+from rag_eval.reporting.report import (
+    _stable_part,
+    content_hash,
+    finish,
+    make_draft,
+    make_schema,
+)
 from rag_eval.storage.hashing import text_hash
 
 

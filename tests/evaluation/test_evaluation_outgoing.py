@@ -3,12 +3,8 @@
 from answer_corpus import scored
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence
-from rag_eval.reporting.metrics_report import (
-    Outgoing,
-    _outgoing_body,
-    outgoing_record,
-    outgoing_row,
-)
+from rag_eval.reporting.outgoing import Outgoing, outgoing_row
+from rag_eval.reporting.report import _outgoing_body
 
 VALUE = "jane.doe@" + "example.org"
 SOURCE = " ".join(f"word{number}" for number in range(100))
@@ -65,15 +61,15 @@ def test_records_keep_their_ids_and_offsets():
         "source_url": f"https://example.org/{VALUE}",
         "page": f"of {VALUE} {SOURCE}",
     }
-    line = outgoing_record(stated, found, 0)
+    line = found.record(stated, 0)
     assert {name: line[name] for name in ("query_id", "doc_id", "snippet_id", "offsets")} == {
         name: stated[name] for name in ("query_id", "doc_id", "snippet_id", "offsets")
     }
     assert line["quote_chars"] == len(SOURCE)
     assert VALUE not in str(line)
     assert SOURCE[:201] not in str(line)
-    fabricated = outgoing_record(
-        {"query_id": "q", "in_evidence": False, "doc_id": f"says {VALUE}: {SOURCE}"}, found, 1
+    fabricated = found.record(
+        {"query_id": "q", "in_evidence": False, "doc_id": f"says {VALUE}: {SOURCE}"}, 1
     )
     assert len(fabricated["doc_id"]) <= 200
     assert VALUE not in fabricated["doc_id"]

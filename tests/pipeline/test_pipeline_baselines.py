@@ -14,7 +14,7 @@ from rag_eval.pipeline.comparisons import (
     acceptances,
     load_baseline,
 )
-from rag_eval.reporting.metrics_report import content_hash, dumps
+from rag_eval.reporting.report import content_hash, dumps
 from rag_eval.storage.home import Home
 from rag_eval.storage.locks import WriteLock
 

@@ -26,8 +26,7 @@ from rag_eval.pipeline.history import (
     read_run,
     readable_runs,
 )
-from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.report import first_fault
+from rag_eval.reporting.report import content_hash, first_fault
 from rag_eval.storage.home import Home
 
 COLUMNS = {"R@10": "recall_at_10", "RR": "mrr", "nDCG@10": "ndcg_at_10"}

@@ -9,15 +9,10 @@ from rag_eval.reporting.html.drawing import Chart, Row, forest, round_ticks
 from rag_eval.reporting.tables import Cursor
 
 
-def parse(text):
-    return ET.fromstring(text)  # noqa: S314 - our own output
-
-
 @pytest.mark.parametrize(
     ("low", "high", "wanted"),
     [
         (0, 1, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
-        (0, 60, ["0", "20", "40", "60"]),
         (-0.05, 0.05, ["−0.04", "−0.02", "0.00", "0.02", "0.04"]),
         (3, 3.000001, None),
     ],
@@ -34,29 +29,25 @@ def test_values_stand_at_their_places():
     assert chart.y(1) == pytest.approx((chart.y(0) + chart.y(2)) / 2)
     assert chart.x(0.5) == pytest.approx((chart.x(0) + chart.x(1)) / 2)
     assert chart.x(7) == chart.x(1)  # a value beyond the axis stays at its end
-    log = Chart("t", x=(1, 100), log=True, x_ticks=[])
-    assert log.x(10) == pytest.approx((log.x(1) + log.x(100)) / 2)
     assert Chart.of_rows("t", ["a", "b"]).y(0) < Chart.of_rows("t", ["a", "b"]).y(1)
 
 
 def test_an_interval_is_drawn_from_its_low_to_its_high_end():
     estimate = Cursor({"value": 0.5, "ci_low": 0.25, "ci_high": 0.75})
     chart = Chart.of_rows("t", ["a"])
-    markup = str(forest([Row("a", estimate, "var(--s1)")], "t", "t"))
+    markup = str(forest([Row("a", estimate, "s1")], "t", "t", "t"))
     ends = re.search(
         r'points="([\d.]+),[\d.]+ ([\d.]+),[\d.]+" fill="none" stroke="var\(--s1\)"', markup
     )
-    assert [float(end) for end in ends.groups()] == pytest.approx(
-        [chart.x(0.25), chart.x(0.75)], abs=0.06
-    )
-    middle = float(re.search(r"translate\(([\d.]+) [\d.]+\) scale", markup)[1])
-    assert middle == pytest.approx(chart.x(0.5), abs=0.06)
+    places = [*ends.groups(), re.search(r'cx="([\d.]+)"', markup)[1]]
+    wanted = [chart.x(0.25), chart.x(0.75), chart.x(0.5)]
+    assert list(map(float, places)) == pytest.approx(wanted, abs=0.06)
 
 
 def test_texts_of_a_picture_are_data():
     hostile = "</svg><script>alert(1)</script>"
     chart = Chart.of_rows(hostile, [hostile])
-    chart.key(hostile, "var(--s1)")
+    chart.key(hostile, "s1")
     markup = str(chart.figure("t", hostile, hostile, hostile))
-    parse(markup)
+    ET.fromstring(markup)  # noqa: S314 - our own output
     assert "<script" not in markup

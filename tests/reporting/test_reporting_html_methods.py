@@ -13,8 +13,8 @@ from rag_eval.core.settings import Settings
 from rag_eval.gates.verdict import MIN_JUDGED
 from rag_eval.measures import intervals, overlap, stability, support
 from rag_eval.measures.run_scores import ALWAYS_K
-from rag_eval.reporting.html.panels.run import command
-from rag_eval.reporting.report_tables import Page
+from rag_eval.reporting.html.elements import Page
+from rag_eval.reporting.html.run_panels import command
 from rag_eval.reporting.tables import Cursor, panel_words
 from rag_eval.uncertainty import conformal as conformal_splits
 from rag_eval.uncertainty import validation as ece

@@ -51,7 +51,7 @@ def test_everything_that_was_calibrated_stands_there(report):
         ("bm25", "heuristic_v0"),
     ]
     assert float(found[0]["skill"]) == about["bm25"]["validation"]["skill"]["value"]
-    assert float(found[0]["ece_limit"]) == about["bm25"]["validation"]["ece"]["null_limit"]
+    assert float(found[0]["ece_by_chance"]) == about["bm25"]["validation"]["ece"]["null_limit"]
     assert float(found[1]["auroc_high"]) == about["bm25"]["heuristic_v0"]["auroc"]["high"]
     assert "Observed against stated miss rates" in titles(html)
     assert (
@@ -99,31 +99,14 @@ def test_a_status_says_what_the_next_one_needs(report):
     assert "independent groups with outcomes" in html
 
 
-def test_only_the_limit_says_whether_an_error_is_one(report):
-    entry = report["calibration"]["strategies"]["bm25"]["validation"]
-    entry["ece"] |= {"value": 0.3, "null_limit": 0.1, "inside": False}
-    other = report["calibration"]["strategies"]["bm25"]["heuristic_v0"]["ece"]
-    other |= {"value": 0.3, "null_limit": 0.4, "inside": True}
-    _, html = rendered("miss-rates", report)
-    assert (
-        'class="limited over"><data value="0.3" '
-        'data-at="/calibration/strategies/bm25/validation/ece/value">'
-    ) in html
-    assert (
-        'class="limited"><data value="0.3" '
-        'data-at="/calibration/strategies/bm25/heuristic_v0/ece/value">'
-    ) in html
-
-
-@pytest.mark.parametrize("status", ["absent", "uncalibrated", "prior", "stale"])
+@pytest.mark.parametrize("status", ["absent", "stale"])
 def test_nothing_is_shown_that_is_not_known(report, status):
     panel, html = rendered("miss-rates", unfitted(report, status))
     assert f'class="chip {status}"' in html
     assert html.count("too few to fit a calibrator") >= 1
     assert "0 strategies have outcomes enough" in html
-    assert not {"miss-rate-quality", "miss-rates-compared"} & {
-        table.name for table in exports(panel)
-    }
+    assert "miss-rates-compared" not in {table.name for table in exports(panel)}
+    assert {row["skill"] for row in rows(panel, "miss-rate-quality")} == {""}
     assert titles(html) == []
     assert rows(panel, "miss-rates")[0]["stated"] == ""
 

@@ -96,20 +96,9 @@ def visible_text(markup):
 def test_a_dash_says_why_without_being_pointed_at():
     seen = visible_text(dashes("no <gold>", "no <gold>"))
     assert seen.count("no <gold>") == 1
-    markup = dashes("no gold", "off", "no gold")
-    assert re.findall(r'<sup aria-hidden="true">(\w)</sup>', markup) == ["a", "b", "a"]
-    assert re.search(r"a\s+no gold", visible_text(markup))
-    assert re.search(r"b\s+off", visible_text(markup))
-
-
-def test_many_reasons_are_folded_and_all_there():
-    reasons = [f"reason {'x' * at}" for at in range(40)]
-    markup = dashes(*reasons)
+    markup = dashes(*(f"reason {'x' * at}" for at in range(40)))
     assert '<details class="why prose"><summary>' in markup
-    assert " open><summary>" not in dashes("few", "reasons")
-    assert all(f"{reason} " in visible_text(markup) for reason in reasons)
-    marks = re.findall(r'<sup aria-hidden="true">(\w+)</sup>', markup)
-    assert len(set(marks)) == 40
+    assert all(f"reason {'x' * at} " in visible_text(markup) for at in range(40))
 
 
 def test_a_heading_carries_its_meaning():

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from rag_eval.core.records import ComparedPair
 from rag_eval.reporting.html.elements import _check_output
-from rag_eval.reporting.metrics_report import content_hash
-from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _tags, strategy_metrics
-from rag_eval.reporting.report import Report
-from rag_eval.reporting.tables import interval, web_address
+from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _strategy_metrics, _tags
+from rag_eval.reporting.questions import _web_address
+from rag_eval.reporting.report import Report, content_hash
+from rag_eval.reporting.tables import interval
 from rag_eval.reporting.terminal import Places, comparisons_table, show_outcome, summarize
 
 VOLATILE = set(
@@ -158,7 +158,7 @@ def test_the_content_hash_leaves_out_time_and_cost(full, strategy, changes):
 
 def test_mlflow_gets_every_measure_with_its_bounds(report):
     whole = Report.model_validate(report | {"faithfulness": 0.75})
-    answers, primary = _report_metrics(whole), strategy_metrics(whole.primary, "document")
+    answers, primary = _report_metrics(whole), _strategy_metrics(whole, whole.strategy)
     headline = [one for one in whole.primary.measures if one.level == "document"]
     for found, measures in (
         (answers, [*whole.answers.measures, *whole.citations.measures]),
@@ -203,5 +203,5 @@ def test_a_template_writes_out_what_cannot_be_seen():
     ],
 )
 def test_only_web_addresses_become_links(address):
-    assert web_address(address) == ""
-    assert web_address("https://example.org/a?b=c") == "https://example.org/a?b=c"
+    assert _web_address(address) == ""
+    assert _web_address("https://example.org/a?b=c") == "https://example.org/a?b=c"

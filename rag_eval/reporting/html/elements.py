@@ -3,34 +3,95 @@
 Every figure on the page carries its place in the report as a JSON pointer, and a null its reason.
 """
 
+import dataclasses
 import functools
 import json
 import re
-import string
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup, escape
 
 from rag_eval.core.records import FEW_EFFECTIVE, HARDLY_SUPPORTED
 from rag_eval.reporting.tables import (
     NOT_COMPUTED,
-    Cell,
+    Column,
     Cursor,
     Table,
     bounds,
     format_number,
+    is_number,
     visible,
+    words,
 )
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_ABSENT: Final = re.compile(r'<span class="absent" title="([^"]*)">–')
-"""Markup that `absent` writes. Escaped texts of a report cannot match this pattern."""
-SHORT: Final = 34
-"""Largest number of characters of a text that is kept on one line."""
-_CLASS: Final = re.compile(r"[a-z_]{1,30}")
+# ---- The report as panels read it
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """The report as panels and tables read it.
+
+    `has_questions`: whether the page holds the questions of the run.
+    """
+
+    report: Cursor
+    has_questions: bool = False
+
+    @functools.cached_property
+    def _entries(self) -> dict[str, Cursor]:
+        return {str(entry["name"].value): entry for entry in self.report["strategies"]}
+
+    @property
+    def strategies(self) -> list[str]:
+        """Names of the strategies, in the order of the report."""
+        return list(self._entries)
+
+    @property
+    def primary(self) -> str:
+        """Name of the strategy with the headline figures."""
+        return str(self.report["strategy"].value)
+
+    def strategy(self, name: str) -> Cursor:
+        """Return the place of one strategy in the report."""
+        return self._entries[name]
+
+    def measure(self, name: str, label: str, level: str = "") -> Cursor | None:
+        """Return the record of a strategy's measure, at the headline level unless named."""
+        level = level or self.report["evaluation"]["level"].value
+        return self.strategy(name)["measures"].where(label=label, level=level)
+
+    def by_strategy(self, *path: str) -> list[tuple[str, Cursor]]:
+        """Return (strategy, entry) of an object by strategy; absent strategies are left out."""
+        place = self.report.get(*path) or Cursor({})
+        return [(name, place[name]) for name in self.strategies if name in place]
+
+    def measures_of_answers(self) -> dict[str, Cursor]:
+        """Return the measures of answers and citations by name, without failure rates of codes."""
+        return {
+            record.value["name"]: record
+            for part in ("citations", "answers")
+            for record in self.report.get(part, "measures") or ()
+            if not record.value["name"].startswith("failure_rate_")
+        }
+
+    def rows(self, *path: str) -> list[dict[str, Any]]:
+        """Return a row of a table for each strategy in an object by strategy."""
+        return [{"strategy": name, "entry": entry} for name, entry in self.by_strategy(*path)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One part of the page: heading, template, variables of the template, and tables by name."""
+
+    title: str
+    template: str
+    context: Mapping[str, Any]
+    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
+
 
 # ---- Figures and texts
 
@@ -42,17 +103,23 @@ def absent(reason: str) -> Markup:
     ).format(visible(reason))
 
 
+def _why_absent(cursor: Cursor | None) -> Markup:
+    return absent(NOT_COMPUTED if cursor is None else cursor.reason)
+
+
 def number(
     cursor: Cursor | None, digits: int = 3, *, percent: bool = False, signed: bool = False
 ) -> Markup:
     """Write one figure with its place in the report; a dash with the reason for a null."""
     if cursor is None or cursor.value is None:
-        return absent(NOT_COMPUTED if cursor is None else cursor.reason)
-    if isinstance(cursor.value, bool) or not isinstance(cursor.value, (int, float)):
+        return _why_absent(cursor)
+    if not is_number(cursor.value):
         raise TypeError(f"{cursor.pointer} is no number")
-    text = format_number(cursor.value, digits, percent=percent)
     return Markup('<data value="{}" data-at="{}">{}{}</data>').format(
-        json.dumps(cursor.value), cursor.pointer, "+" if signed and cursor.value > 0 else "", text
+        json.dumps(cursor.value),
+        cursor.pointer,
+        "+" if signed and cursor.value > 0 else "",
+        format_number(cursor.value, digits, percent=percent),
     )
 
 
@@ -61,13 +128,13 @@ def interval(
 ) -> Markup:
     """Write an estimate with its interval: value [low, high]."""
     if cursor is None or cursor.value is None:
-        return absent(NOT_COMPUTED if cursor is None else cursor.reason)
-    ends, middle = bounds(cursor), number(cursor[key], digits, signed=signed)
+        return _why_absent(cursor)
+    ends, figure = bounds(cursor), number(cursor[key], digits, signed=signed)
     if ends is None:
-        return Markup('<span class="est">{}</span>').format(middle)
+        return Markup('<span class="est">{}</span>').format(figure)
     low, high = (number(end, digits, signed=signed) for end in ends)
     return Markup('<span class="est">{} <span class="ci">[{}, {}]</span></span>').format(
-        middle, low, high
+        figure, low, high
     )
 
 
@@ -76,20 +143,14 @@ def denominator(cursor: Cursor | None) -> Markup:
     if cursor is None or cursor.value is None:
         return Markup()
     parts: list[Markup] = []
-    scored = next((cursor[name] for name in ("n_scored", "n") if name in cursor), None)
-    if scored is not None:
-        tried = cursor.get("n_attempted")
+    if scored := cursor.get("n_scored") or cursor.get("n"):
         parts.append(Markup("n = {}").format(number(scored)))
-        if tried is not None and tried.value != scored.value:
+        if (tried := cursor.get("n_attempted")) and tried.value != scored.value:
             parts[0] += Markup(" of {}").format(number(tried))
     if (effective := cursor.get("n_effective")) is not None:
         parts.append(Markup("worth {}").format(number(effective, 1)))
         if effective.value < FEW_EFFECTIVE:
             parts.append(escape(HARDLY_SUPPORTED))
-    elif (groups := cursor.get("n_groups")) is not None:
-        parts.append(Markup("{} groups").format(number(groups)))
-    if not parts:
-        return Markup()
     return Markup('<span class="n">{}</span>').format(Markup(", ").join(parts))
 
 
@@ -98,7 +159,9 @@ def text(cursor: Cursor | str | None) -> Markup:
     if isinstance(cursor, str):
         return escape(visible(cursor))
     if cursor is None or cursor.value is None:
-        return absent(NOT_COMPUTED if cursor is None else cursor.reason)
+        return _why_absent(cursor)
+    if not cursor.path:
+        return escape(visible(str(cursor.value)))
     return Markup('<bdi data-at="{}">{}</bdi>').format(cursor.pointer, visible(str(cursor.value)))
 
 
@@ -107,57 +170,33 @@ def texts(cursors: Sequence[Cursor]) -> Markup:
     return Markup(", ").join(text(cursor) for cursor in cursors)
 
 
-def series(name: Cursor | str | None, place: int, *, is_primary: bool) -> Markup:
-    """Write the name of a strategy with its colour; the primary one is marked."""
-    shown = text(name)
-    mark = Markup(' <abbr title="the primary strategy: the headline figures are its">*</abbr>')
-    return Markup('<span class="series s{}{}"><i></i>{}{}</span>').format(
-        str(place % 8 + 1),
-        " long" if len(shown.striptags()) > SHORT else "",
-        shown,
-        mark if is_primary else "",
-    )
-
-
 # ---- Tables
 
+_SHORT: Final = 34
+"""Largest number of characters of a text that is kept on one line."""
+_CODES: Final = frozenset({"code", "setting", "library"})
+"""Headings of columns whose texts are names in code."""
+_CLASS: Final = re.compile(r"[a-z_]{1,30}")
 
-def write_cell(cell: Cell) -> Markup:
+
+def write_cell(column: Column, cell: Cursor) -> Markup:
     """Write a cell of a table."""
-    place = cell.value if isinstance(cell.value, Cursor) else None
-    percent, signed = "%" in cell.flags, cell.signed
-    if cell.kind == "number":
-        return number(place, cell.digits, percent=percent, signed=signed)
-    if cell.kind == "estimate" and place is not None:
-        key = "delta" if "delta" in place else "value"
-        written = interval(place, cell.digits, signed=signed, key=key)
-        return written + Markup(" ") + denominator(place) if "n" in cell.flags else written
-    if cell.kind == "limited" and place is not None:
-        inside = bool(place["inside"].value)
-        return Markup('<span class="limited{}">{} <span class="ci">{} {}</span></span>').format(
-            "" if inside else " over",
-            number(place["value"]),
-            "≤" if inside else ">",
-            number(place["null_limit"]),
-        )
-    return _write_words(cell, place)
-
-
-def _write_words(cell: Cell, place: Cursor | None) -> Markup:
-    if cell.series is not None:
-        return series(cell.value, cell.series[0], is_primary=cell.series[1])
-    is_list = place is not None and isinstance(place.value, list)
-    shown = texts(list(place)) if is_list and place is not None else text(cell.value)
-    if not cell.words:
-        return shown
-    if cell.kind == "chip":
-        name = cell.words if _CLASS.fullmatch(cell.words) else ""
+    value, is_signed = cell.value, column.is_signed(cell)
+    if isinstance(value, Mapping):
+        key = "delta" if "delta" in cell else "value"
+        written = interval(cell, column.digits, signed=is_signed, key=key)
+        return written + Markup(" ") + denominator(cell) if "n" in column.flags else written
+    if value is None or is_number(value):
+        return number(cell, column.digits, percent="%" in column.flags, signed=is_signed)
+    shown = texts(list(cell)) if isinstance(value, list) else text(cell)
+    if column.heading == "status":
+        name = value if _CLASS.fullmatch(str(value)) else ""
         return Markup('<span class="chip {}">{}</span>').format(name, shown)
-    return Markup("<{0}{1}>{2}</{0}>").format(
-        "code" if cell.kind == "code" else "span",
-        Markup(' class="nb"') if len(cell.words) <= SHORT else "",
-        shown,
-    )
+    if column.heading in _CODES:
+        return Markup("<code>{}</code>").format(shown)
+    if len(words(cell)) <= _SHORT:
+        return Markup('<span class="nb">{}</span>').format(shown)
+    return Markup("<span>{}</span>").format(shown)
 
 
 def table(shown: Table) -> Markup:
@@ -167,21 +206,11 @@ def table(shown: Table) -> Markup:
     """
     if not shown:
         return Markup()
-    body = environment().get_template("table_rows.html").render(table=shown)
-    reasons = list(dict.fromkeys(_ABSENT.findall(body)))
-    letters = string.ascii_lowercase
-    letter = {reason: letters[at % 26] * (at // 26 + 1) for at, reason in enumerate(reasons)}
-    marked = _ABSENT.sub(
-        lambda dash: f'{dash[0]}<sup aria-hidden="true">{letter[dash[1]]}</sup>', body
-    )
-    # The reasons were escaped when the dashes were written.
-    notes = [(letter[reason], Markup(reason)) for reason in reasons]  # noqa: S704
-    rows = Markup(marked)  # noqa: S704 - escaped by the environment
-    rendered = environment().get_template("table.html").render(table=shown, rows=rows, notes=notes)
+    rendered = environment().get_template("table.html").render(table=shown)
     return Markup(rendered)  # noqa: S704 - escaped by the environment
 
 
-# ---- Jinja2 of the page and the viewer: everything is escaped; a bare number is an error.
+# ---- Jinja2 of the page: everything is escaped; a bare number is an error.
 
 
 def _check_output(value: object) -> object:

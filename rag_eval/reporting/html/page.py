@@ -8,45 +8,21 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.drawing import bars
-from rag_eval.reporting.html.elements import environment
-from rag_eval.reporting.html.panels import evidence, miss_rates, retrieval, run
-from rag_eval.reporting.report_tables import Page, Panel, lost_steps
+from rag_eval.reporting.html import retrieval_panels, run_panels
+from rag_eval.reporting.html.elements import Page, Panel, environment
 from rag_eval.reporting.tables import Cursor, Table
 
-
-def _explorer(page: Page) -> Panel:
-    """Make the panel of the explorer; a script draws it from data in the page."""
-    misses = page.report.get("misses", page.primary)
-    context = {
-        "has_questions": page.has_questions,
-        "misses": misses,
-        "lost": None if misses is None else _draw_lost(page.primary, misses),
-    }
-    return Panel("Questions", "explorer.html", context)
-
-
-def _draw_lost(primary: str, misses: Cursor) -> Markup:
-    """Draw how many questions each step lost."""
-    return bars(
-        [(words, int(count.value)) for words, count in lost_steps(misses)],
-        "lost",
-        f"Missed questions of {primary} by the step that lost their gold",
-        head=f"what lost the gold of {misses['n_missed'].value:,} missed questions",
-    )
-
-
 PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
-    "verdict": run.verdict,
-    "explorer": _explorer,
-    "measures": retrieval.measures,
-    "miss-rates": miss_rates.panel,
-    "citations": evidence.answer_panel,
-    "stability": retrieval.stability,
-    "slices": retrieval.slices,
-    "trust": evidence.trust_panel,
-    "cost": run.cost,
-    "methods": run.methods,
+    "verdict": run_panels.verdict,
+    "explorer": run_panels.explorer,
+    "measures": retrieval_panels.measures,
+    "miss-rates": retrieval_panels.miss_rates,
+    "citations": run_panels.answers,
+    "stability": retrieval_panels.stability,
+    "slices": retrieval_panels.slices,
+    "trust": run_panels.trust,
+    "cost": run_panels.cost,
+    "methods": run_panels.methods,
 }
 """Functions that make the panels, by section id, in the order of the page."""
 FOLDED: Final = frozenset(list(PANELS)[list(PANELS).index("citations") :])

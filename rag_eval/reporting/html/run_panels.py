@@ -1,0 +1,443 @@
+"""Panels of the run: verdict, questions, answers, trust, cost, and methods."""
+
+import shlex
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rag_eval.answers.codes import CODES as CONTRACT
+from rag_eval.core.types import CODES, FIXES
+from rag_eval.gates.gate import count_gates
+from rag_eval.reporting.html.drawing import bars
+from rag_eval.reporting.html.elements import Page, Panel
+from rag_eval.reporting.html.retrieval_panels import PAIRED
+from rag_eval.reporting.tables import Cursor, Table, panel_words, visible
+
+UNKNOWN: Final = "not described in this version"
+"""Meaning of a code or state that `words.toml` does not list."""
+
+# ---- Verdict: does the run pass, on which gates, and what changed since the run before it.
+
+STATES: Final = {
+    "pass": "pass",
+    "fail": "fail",
+    "insufficient_evidence": "not enough evidence",
+    "not_applicable": "not applicable",
+}
+
+
+def verdict(page: Page) -> Panel:
+    """Make the panel of the verdict."""
+    report, gates = page.report, list(page.report["gates"])
+    required = [gate for gate in gates if gate["required"].value]
+    regressions = [gate["evidence"] for gate in gates if "baseline_run" in gate["evidence"]]
+    measures = page.measures_of_answers()
+    deltas = report.get("previous", "deltas")
+    context = {
+        "counts": count_gates((gate["required"].value, gate["status"].value) for gate in gates),
+        "required": required,
+        "failed": [g for g in required if g["status"].value in {"fail", "insufficient_evidence"}],
+        "unmet": {
+            words: [gate for gate in gates if gate["status"].value == status]
+            for status, words in STATES.items()
+            if status != "pass"
+        },
+        "previous": report.get("previous"),
+        "baseline": next((each for each in regressions if "value" in each), None),
+        "changed": deltas and deltas.where(strategy=page.primary, measure="R@10"),
+        "rates": report["uncertainty"]["strategies"][page.primary],
+        "misses": report.get("misses", page.primary),
+        "lost": lost_steps(page),
+        "questions": list(report.get("look_first") or ()),
+        "grounded": measures.get("groundedness"),
+        "refused": measures.get("refused_answerable"),
+        "right": measures.get("citation_precision"),
+        "trusted": report["trust"]["retrieved"][page.primary]["avg_trust"],
+        "guard": report["trust"]["poisoning"],
+        "latency": page.strategy(page.primary)["latency_ms"],
+    }
+    rows = [
+        {
+            "gate": gate,
+            "required": "required" if gate["required"].value else "advisory",
+            "found": gate["evidence"] if {"value", "delta"} & gate["evidence"].value.keys() else "",
+            "evidence": gate["evidence"],
+        }
+        for gate in gates
+    ]
+    tables = {
+        "gates": Table.of(
+            "gates",
+            "Gates: what was asked, and what was found",
+            """gate = gate.id | status = gate.status | required | severity = gate.severity | found
+                | relative drop = evidence.relative_drop | accepted = evidence.accepted
+                | reason = gate.reason_code | effective = evidence.n_effective :1
+                | catches a drop of = evidence.catches_drop""",
+            rows,
+        ),
+        "deltas": Table.of(
+            "previous-differences",
+            "Differences from the previous run, on the same questions",
+            f"strategy | measure | before | after | {PAIRED}",
+            deltas or (),
+        ),
+    }
+    return Panel("Verdict", "verdict.html", context, tables)
+
+
+def lost_steps(page: Page) -> list[tuple[str, Cursor]]:
+    """Return (words, number of questions) of each step that lost gold, the most frequent first."""
+    lost, words = page.report.get("misses", page.primary, "lost"), panel_words()["lost"]
+    steps = [(words[step], lost[step]) for step in words if lost and lost.value.get(step)]
+    return sorted(steps, key=lambda pair: -pair[1].value)
+
+
+def explorer(page: Page) -> Panel:
+    """Make the panel of the explorer; a script draws it from data in the page."""
+    steps = [(words, int(count.value)) for words, count in lost_steps(page)]
+    title = f"Missed questions of {page.primary} by the step that lost their gold"
+    context = {
+        "has_questions": page.has_questions,
+        "misses": page.report.get("misses", page.primary),
+        "lost": bars(steps, "lost", title, "what lost the gold of missed questions"),
+    }
+    return Panel("Questions", "explorer.html", context)
+
+
+# ---- Answers: outcomes, citations, groundedness.
+
+
+def answers(page: Page) -> Panel:
+    """Make the panel of citations and groundedness."""
+    title, report, words = "Answers", page.report, panel_words()
+    part, citations = report["answers"], report["citations"]
+    if "strategy" not in part or "measures" not in citations:
+        return Panel(title, "citations.html", {"answers": None})
+    records, confidence = page.measures_of_answers(), report["uncertainty"]["answers"]
+    context = {"answers": part, "citations": citations, "records": records, "gap": part["gap"]}
+    accepted = {
+        gate["evidence"].value.get("measure"): gate
+        for gate in report["gates"]
+        if gate["gate"].value == "acceptance"
+    }
+    measures: list[dict[str, Any]] = []
+    for name, record in records.items():
+        (label, meaning), gate = words["answer_measures"].get(name, (name, "")), accepted.get(name)
+        row = {"measure": label, "record": record, "meaning": meaning}
+        row["target"] = record.get("target") or "none"
+        row["gate"] = "none" if gate is None else gate["evidence"].get("accepted") or ""
+        row["status"] = "" if gate is None else gate["status"]
+        measures.append(row)
+    outcomes = [
+        {"outcome": name, "questions": n, "meaning": words["outcomes"].get(name, UNKNOWN)}
+        for name, n in part["outcomes"].items()
+    ]
+    codes = sorted(
+        citations["codes"].items(),
+        key=lambda item: CODES.index(item[0]) if item[0] in CODES else len(CODES),
+    )
+    gaps = [
+        {"row": row, "meaning": words["gaps"].get(row.value["reason"], UNKNOWN)}
+        for row in part["gap"]["flagged"]
+    ]
+    confidences = [
+        {"confidence": label, "mean": confidence.down(name), "meaning": meaning}
+        for name, (label, meaning) in words["confidences"].items()
+        if "final_confidence" in confidence
+    ]
+    usage = [
+        {"what": words["usage"].get(name, name), "value": figure}
+        for name, figure in (part.get("usage") or Cursor({})).items()
+        if isinstance(figure.value, int | float | None) and not isinstance(figure.value, bool)
+    ]
+    tables = {
+        "measures": Table.of(
+            "answer-measures",
+            "Measures of answers and citations",
+            """measure | value = record | target | scored = record.n_scored
+                | attempted = record.n_attempted | failed = record.n_failed
+                | units = record.n_units | effective = record.n_effective :1 | gate | status
+                | what it is = meaning""",
+            measures,
+        ),
+        "outcomes": Table.of(
+            "answer-outcomes",
+            "How the questions ended",
+            "outcome | questions | meaning",
+            outcomes,
+        ),
+        "codes": Table.of(
+            "citation-codes",
+            "Citations by the rules that they break",
+            "code | n | meaning | fix",
+            [
+                {
+                    "code": code,
+                    "n": n,
+                    "meaning": words["citation_codes"].get(code, UNKNOWN),
+                    "fix": FIXES.get(code, ""),
+                }
+                for code, n in codes
+            ],
+        ),
+        "contract": Table.of(
+            "contract-codes",
+            "Answers that broke their contract, by code",
+            "code | n | meaning | fix",
+            [
+                {
+                    "code": code,
+                    "n": n,
+                    "meaning": CONTRACT[code].meaning if code in CONTRACT else UNKNOWN,
+                    "fix": CONTRACT[code].fix if code in CONTRACT else UNKNOWN,
+                }
+                for code, n in part["codes"].items()
+            ],
+        ),
+        "unsupported": Table.of(
+            "unsupported",
+            "Sentences that their citations do not support",
+            """question = query_id | sentence | cites = citations | score :2
+                | best passage = passage | conflict | lacks""",
+            citations["unsupported"],
+        ),
+        "flagged": Table.of(
+            "retrieval-gap",
+            "Answers that neither cite nor use their retrieved evidence",
+            "question = row.query_id | reason = row.reason | meaning | answer = row.answer",
+            gaps,
+        ),
+        "confidences": Table.of(
+            "answer-confidence",
+            "Mean confidence of the answers",
+            "confidence | mean = mean :3n | what it is = meaning",
+            confidences,
+        ),
+        "usage": Table.of(
+            "answer-usage",
+            "Use of models for the answers of this run",
+            "what | value :6",
+            usage,
+        ),
+        "ragas": Table.of(
+            "ragas",
+            "Measures of ragas that need no model, beside ours",
+            """measure = name | ragas = . | scored = n_scored | effective = n_effective :1
+                | our measure = ours | ours = ours_value | difference""",
+            report.get("ragas") or (),
+        ),
+    }
+    return Panel(title, "citations.html", context, tables)
+
+
+# ---- Trust and poisoning.
+
+
+def trust(page: Page) -> Panel:
+    """Make the panel of trust and poisoning."""
+    part, words = page.report["trust"], panel_words()
+    guard = part["poisoning"]
+    context = {
+        "trust": part,
+        "guard": guard,
+        "manifest": guard["manifest"],
+        "quarantine": words["quarantine"][str(guard["quarantine"].value)],
+        "primary": part["retrieved"][page.primary]["avg_trust"],
+    }
+    states = [
+        {
+            "factor": meaning,
+            "state": state,
+            "chunks": count,
+            "meaning": words["trust_states"][factor].get(state, UNKNOWN),
+        }
+        for factor, meaning in words["trust_factors"].items()
+        for state, count in part["states"][factor].items()
+    ]
+    reasons = sorted(guard["reasons"].items(), key=lambda item: (-item[1].value, item[0]))
+    blocked = [
+        {"strategy": name, "row": row}
+        for name, entry in page.by_strategy("trust", "retrieved")
+        for row in entry.get("blocked") or ()
+    ]
+    tables = {
+        "retrieved": Table.of(
+            "trust-retrieved",
+            "Trust of what each strategy retrieved",
+            """strategy | trust = entry.avg_trust | scored = entry.avg_trust.n_scored
+                | effective = entry.avg_trust.n_effective :1 | retrieved = entry.n_retrieved
+                | blocked = entry.n_blocked | warned = entry.n_warned""",
+            page.rows("trust", "retrieved"),
+        ),
+        "states": Table.of(
+            "trust-states",
+            "Factors of the chunks' trust",
+            "factor | state | chunks | meaning",
+            states,
+        ),
+        "reasons": Table.of(
+            "trust-reasons",
+            "Blocked and warned chunks by reason",
+            "reason code | chunks | what the check looks for = check",
+            [
+                {
+                    "reason_code": code,
+                    "chunks": n,
+                    "check": words["trust_checks"].get(code.split(".", 1)[0], UNKNOWN),
+                }
+                for code, n in reasons
+            ],
+        ),
+        "quarantined": Table.of(
+            "quarantined",
+            "Chunks that are left out, or without quarantine the blocked ones",
+            "document = doc_id | chunk = chunk_id | source = source_url | reasons",
+            guard["quarantined"],
+        ),
+        "through": Table.of(
+            "blocked-retrieved",
+            "Blocked chunks that strategies retrieved",
+            """strategy | document = row.doc_id | chunk = row.chunk_id | question = row.query_id
+                | rank = row.rank | times = row.n | reasons = row.reasons""",
+            blocked,
+        ),
+        "filtered": Table.of(
+            "trust-filter",
+            "Recall with and without the trust filter",
+            f"""strategy | measure | with the filter = with_filter | without = without_filter
+                | n = with_filter.n_scored | {PAIRED} | p (Holm) = p_adjusted :4
+                | detectable = minimum_detectable""",
+            part["filter"].get("rows") or (),
+        ),
+    }
+    return Panel("Trust", "trust.html", context, tables)
+
+
+# ---- Cost and latency: how long a query takes, what a thousand cost, what the caches saved.
+
+
+def cost(page: Page) -> Panel:
+    """Make the panel of cost and latency."""
+    context = {
+        "embeddings": page.report["embeddings"],
+        "answers_cost": page.report.get("answers", "usage", "cost_per_1k"),
+    }
+    entries = [(name, page.strategy(name)) for name in page.strategies]
+    rows = [
+        {
+            "strategy": name,
+            "entry": entry,
+            "run": "reused" if page.report.get("reused", "runs", name) else "new",
+        }
+        for name, entry in entries
+    ]
+    approximate = [
+        {"strategy": name, "seed": seed, "measure": measure, "figure": figure}
+        for name, entry in entries
+        for seed, figures in (entry.get("ann_recall", "by_seed") or Cursor({})).items()
+        for measure, figure in figures.items()
+    ]
+    tables = {
+        "cost": Table.of(
+            "latency-cost",
+            "Latency and cost of retrieval",
+            """strategy | p50 ms = entry.latency_ms.p50 :2 | p95 ms = entry.latency_ms.p95 :2
+                | p99 ms = entry.latency_ms.p99 :2 | calls = entry.latency_ms.n
+                | measured at = entry.latency_ms.measured_at
+                | cost of a thousand = entry.cost_per_1k :4 | retrieved = run""",
+            rows,
+        ),
+        "approximate": Table.of(
+            "approximate-search",
+            "Recall of exact search by approximate search",
+            """strategy | measure | seed | value = figure | scored = figure.n_scored
+                | effective = figure.n_effective :1""",
+            approximate,
+        ),
+    }
+    return Panel("Cost", "cost.html", context, tables)
+
+
+# ---- Methods: definitions, the configuration, and one command that repeats the run.
+
+FEATURES: Final = ("FEATURE_HYBRID_RETRIEVAL", "FEATURE_RAGAS_EVAL")
+FOLDERS: Final = {"beir": "--beir", "recorded": "--recorded"}
+"""Option of `rag-eval run` for the folder of each loader that needs no gold set."""
+
+
+def command(page: Page) -> str:
+    """Write the shell command that repeats the run.
+
+    Hidden characters of a name are written out, so that a reader sees all of the pasted text.
+    """
+    report = page.report
+    name = visible(str(report["gold"]["name"].value))
+    name = name.replace("\n", "[U+000A]").replace("\t", "[U+0009]")
+    features = report["features"].value
+    words = [f"{feature}=true" for feature in FEATURES if features.get(feature) is True]
+    day = visible(str(report["trust"]["as_of"].value))
+    words += [f"RAG_EVAL_TRUST_AS_OF={shlex.quote(day)}", "rag-eval run"]
+    evaluation = report["evaluation"].value
+    if evaluation.get("partial"):
+        words += [f"--strategy {shlex.quote(strategy)}" for strategy in page.strategies]
+    if evaluation.get("known", True):
+        words += [*(["--"] if name.startswith("-") else []), shlex.quote(name)]
+    else:
+        words.append(f"{FOLDERS.get(str(report['index']['loader'].value), '--beir')} PATH")
+    return " ".join(words)
+
+
+def methods(page: Page) -> Panel:
+    """Make the panel of methods."""
+    report = page.report
+    context = {
+        "parts": panel_words()["methods"],
+        "command": command(page),
+        "chunker": list(_leaves(report["index"]["chunker"])),
+        "features": report["features"].items(),
+    }
+    settings = [
+        {"strategy": name, "setting": setting, "value": value}
+        for name in page.strategies
+        for setting, value in _leaves(page.strategy(name)["configuration"])
+        if setting != "name"
+    ]
+    hashes = [
+        ("gold hash", "every question and target", report["gold"]["hash"]),
+        ("chunks_hash", "every chunk", report["index"]["chunks_hash"]),
+        *(("index_hash", entry["name"], entry["index_hash"]) for entry in report["strategies"]),
+        ("content_hash", "every figure", report["content_hash"]),
+    ]
+    libraries = [("rag_eval", report["version"]), *report["code"]["libraries"].items()]
+    tables = {
+        "configuration": Table.of(
+            "configuration",
+            "Configured settings of the strategies",
+            "strategy | setting | value :5",
+            settings,
+        ),
+        "hashes": Table.of(
+            "hashes",
+            "Hashes to compare after a repeated run",
+            "hash | of | code",
+            [{"hash": name, "of": of, "code": value} for name, of, value in hashes],
+        ),
+        "versions": Table.of(
+            "versions",
+            "Versions of the libraries that figures depend on",
+            "library | version",
+            [{"library": name, "version": version} for name, version in libraries],
+        ),
+    }
+    return Panel("Methods", "methods.html", context, tables)
+
+
+def _leaves(cursor: Cursor, name: str = "", depth: int = 6) -> Iterator[tuple[str, Cursor]]:
+    """Yield (dotted name, place) of each value in a part of the report."""
+    if isinstance(cursor.value, dict) and depth:
+        for key, inside in cursor.items():
+            yield from _leaves(inside, f"{name}.{key}" if name else key, depth - 1)
+    elif isinstance(cursor.value, list) and depth and cursor.value:
+        for at, inside in enumerate(cursor):
+            yield from _leaves(inside, f"{name}[{at}]", depth - 1)
+    else:
+        yield name, cursor
