@@ -27,11 +27,12 @@ class Chart(Figure):
         return image.getvalue()
 
 
-def draw_intervals(rows: pd.DataFrame, column: str, counts: str) -> Chart:
+def draw_intervals(rows: pd.DataFrame, column: str) -> Chart:
     """Draw the value of each strategy with its interval, a panel for each measure.
 
-    `rows` has strategy, measure, the column, ci_low and ci_high. `counts` names the denominators.
+    `rows` has strategy, measure, the column, ci_low, ci_high and questions.
     """
+    rows = rows.assign(**{end: rows.get(end, np.nan) for end in ("ci_low", "ci_high")})
     measures = list(rows["measure"].unique())
     names = list(rows["strategy"].unique())
     size = (3.2 * len(measures) + 1.5, 1.3 + _ROW_INCHES * len(names))
@@ -50,6 +51,7 @@ def draw_intervals(rows: pd.DataFrame, column: str, counts: str) -> Chart:
         panel.set_ylim(len(names) - 0.5, -0.5)
         panel.grid(axis="x", alpha=0.3)
     interval = "95 % interval" if rows["ci_low"].notna().any() else "no interval"
+    counts = f"{rows['questions'].max()} questions"
     chart.supxlabel(f"{column}, {interval} ({counts})", fontsize="small")
     return chart
 

@@ -5,7 +5,7 @@ Mappings and TREC files need no pandas, whose import takes longer than the measu
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -64,13 +64,9 @@ class Run(NamedTuple):
     @classmethod
     def read(cls, run: RunLike, name: str = "run") -> "Run":
         """Read a run in a form that `read_run` accepts."""
-        columns = _read_columns(run, ("query_id", "doc_id", "score"), name, _read_trec_run)
-        scores = _read_numbers(columns, "score", name)
-        if not np.isfinite(scores).all():
-            at = int(np.argmin(np.isfinite(scores)))
-            message, accepted = "a score is not finite", "a finite number"
-            raise _bad_row(columns, at, "score", name, message, accepted)
-        return cls(columns.values["query_id"], columns.values["doc_id"], scores)
+        columns = _read_columns(run, "score", name)
+        scores, values = columns.numbers("score"), columns.values
+        return cls(values["query_id"], values["doc_id"], scores)
 
 
 class Judgements(NamedTuple):
@@ -83,11 +79,9 @@ class Judgements(NamedTuple):
     @classmethod
     def read(cls, qrels: QrelsLike, name: str = "qrels") -> "Judgements":
         """Read judgements in a form that `read_qrels` accepts."""
-        columns = _read_columns(qrels, ("query_id", "doc_id", "relevance"), name, _read_trec_qrels)
-        grades = _apply(columns, "relevance", name, GRADE)
-        return cls(
-            columns.values["query_id"], columns.values["doc_id"], np.array(grades, dtype=np.int64)
-        )
+        columns = _read_columns(qrels, "relevance", name)
+        grades = np.array(columns.apply("relevance", GRADE), dtype=np.int64)
+        return cls(columns.values["query_id"], columns.values["doc_id"], grades)
 
 
 def read_run(run: RunLike, name: str = "run") -> "pd.DataFrame":
@@ -153,53 +147,95 @@ def _make_frame(rows: Run | Judgements, column: str) -> "pd.DataFrame":
 # ---- From each form to three columns.
 
 
-_TO_LIST = ("to_pylist", "tolist")
-"""Methods of a column of Arrow and of pandas that make a list of Python's values."""
-
-
-class Columns(NamedTuple):
+class _Columns(NamedTuple):
     """Values by our names of the columns; of a file, its path and the line of each row."""
 
+    name: str
     values: dict[str, list[Any]]
     file: Path | None = None
     lines: Sequence[int] = ()
 
+    def fault(
+        self, at: int, column: str, message: str, accepted: str, code: str = "bad_value"
+    ) -> InputError:
+        """Make the error of one value."""
+        row = {key: values[at] for key, values in self.values.items()}
+        more: Place = {"found": json.dumps(row, default=str), "accepted": accepted}
+        more["field"] = f"{self.name}: {column}"
+        if self.lines:
+            more["line"] = self.lines[at]
+        else:
+            more["field"] = f"{self.name}: {column}, row {at + 1}"
+        return InputError.of(code, message, self.file, **more)
 
-def _read_columns(
-    source: Any, wanted: tuple[str, ...], name: str, read_trec: Callable[[Path], Columns]
-) -> Columns:
-    """Return the columns with our names: checked ids, and unchecked values.
+    def apply(self, column: str, rule: Rule) -> list[Any]:
+        """Apply the rule of a field to a column. Raises InputError for the first refused value."""
+        values = self.values[column]
+        # In a column of mixed types, 1 and True would be one key of a mapping.
+        if set(map(type, values)) in ({str}, {int}, {float}):
+            by_value = {value: rule.read(value) for value in dict.fromkeys(values)}
+            read_values = [by_value[value] for value in values]
+        else:
+            read_values = [rule.read(value) for value in values]
+        if None in read_values:
+            at = read_values.index(None)
+            raise self.fault(at, column, rule.message, rule.accepted, rule.code)
+        return read_values
+
+    def numbers(self, column: str) -> FloatArray:
+        """Return a column as floats. Raises InputError for the first that is not finite."""
+        try:
+            numbers = np.array(self.values[column], dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            numbers = np.array(list(map(_read_number, self.values[column])), dtype=np.float64)
+        if not np.isfinite(numbers).all():
+            at = int(np.argmin(np.isfinite(numbers)))
+            raise self.fault(at, column, f"a {column} is not finite", "a finite number")
+        return numbers
+
+
+def _read_number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
+
+
+def _read_columns(source: Any, value: str, name: str) -> _Columns:
+    """Return query_id, doc_id and the column `value` under our names: checked ids, values as given.
 
     Raises InputError where a query has a document twice.
     """
-    kind = "run" if "score" in wanted else "qrels"
+    wanted = ("query_id", "doc_id", value)
     if isinstance(source, str | os.PathLike):
-        columns = _read_file(Path(source), wanted, name, read_trec)
+        columns = _read_file(Path(source), wanted, name)
     elif isinstance(source, Mapping):
-        columns = Columns(_flatten(source, wanted, name))
+        columns = _Columns(name, _flatten(source, wanted, name))
     elif hasattr(source, "to_pandas") or isinstance(source, Iterable):
-        columns = Columns(_pick_columns(source, wanted, name))
+        columns = _Columns(name, _pick_columns(source, wanted, name))
     else:
-        kind_given = type(source).__name__
-        raise InputError.of(
-            "bad_form", f"this is no {kind}", field=name, found=kind_given, accepted=_FORMS
-        )
-    values = columns.values
-    if not values["query_id"]:
-        more: Place = {"field": name, "accepted": "at least one row"}
+        kind = "run" if value == "score" else "qrels"
+        more: Place = {"field": name, "found": type(source).__name__, "accepted": _FORMS}
+        raise InputError.of("bad_form", f"this is no {kind}", **more)
+    if not columns.values["query_id"]:
+        more = {"field": name, "accepted": "at least one row"}
         raise InputError.of("empty_input", f"{name} holds no row", columns.file, **more)
     for column in ("query_id", "doc_id"):
-        values[column] = _apply(columns, column, name, ID)
-    # A set of hashes is smaller than a set of pairs. Only equal hashes need a look at the pairs.
-    ids = values["query_id"], values["doc_id"]
-    if len(set(map(hash, zip(*ids, strict=True)))) < len(ids[0]):
-        pairs = list(zip(*ids, strict=True))
-        first = {pair: at for at, pair in reversed(list(enumerate(pairs)))}
-        at = next((at for at, pair in enumerate(pairs) if first[pair] < at), None)
-        if at is not None:
-            message, accepted = "the query has this document twice", "each document once a query"
-            raise _bad_row(columns, at, "doc_id", name, message, accepted)
+        columns.values[column] = columns.apply(column, ID)
+    _refuse_doubles(columns)
     return columns
+
+
+def _refuse_doubles(columns: _Columns) -> None:
+    ids = columns.values["query_id"], columns.values["doc_id"]
+    # A set of hashes is smaller than a set of pairs. Only equal hashes need a look at the pairs.
+    if len(set(map(hash, zip(*ids, strict=True)))) == len(ids[0]):
+        return
+    first: dict[tuple[str, str], int] = {}
+    for at, pair in enumerate(zip(*ids, strict=True)):
+        if first.setdefault(pair, at) < at:
+            message, accepted = "the query has this document twice", "each document once a query"
+            raise columns.fault(at, "doc_id", message, accepted)
 
 
 def _pick_columns(
@@ -207,7 +243,7 @@ def _pick_columns(
 ) -> dict[str, list[Any]]:
     """Return the columns of a table or of rows under our names."""
     names, table = _open_table(source)
-    columns = {}
+    columns: dict[str, list[Any]] = {}
     for column in wanted:
         at = find_column(column, names)
         if at is None and names:
@@ -215,9 +251,8 @@ def _pick_columns(
             more["accepted"] = ", ".join(COLUMN_NAMES[column])
             raise InputError.of("missing_column", f"{name} has no column {column}", file, **more)
         values = [] if at is None else table[names[at]]
-        columns[column] = next(
-            (getattr(values, method)() for method in _TO_LIST if hasattr(values, method)), values
-        )
+        to_list = getattr(values, "to_pylist", None) or getattr(values, "tolist", None)
+        columns[column] = to_list() if to_list else values
     return columns
 
 
@@ -255,9 +290,7 @@ def _flatten(nested: Mapping[Any, Any], wanted: tuple[str, ...], name: str) -> d
     return dict(zip(wanted, values, strict=True))
 
 
-def _read_file(
-    path: Path, wanted: tuple[str, ...], name: str, read_trec: Callable[[Path], Columns]
-) -> Columns:
+def _read_file(path: Path, wanted: tuple[str, ...], name: str) -> _Columns:
     """Read a file by the ending of its name; a file without a known ending has TREC's columns."""
     problems, ending = ProblemList(), ending_of(path)
     if not path.is_file():
@@ -270,120 +303,50 @@ def _read_file(
             if isinstance(nested, Fault):
                 accepted = "{query: {document: number}}, or a list of objects"
                 raise InputError.of(nested.code, nested.message, path, accepted=accepted)
-            return Columns(_flatten(nested, wanted, name), path)
-    if ending in TEXT_TABLES and not (ending == ".tsv" and _has_trec_rows(path, wanted)):
-        rows = list(read_records(path, problems))
+            return _Columns(name, _flatten(nested, wanted, name), path)
+    if ending == ".parquet":
+        return _Columns(name, _pick_columns(_read_parquet(path), wanted, name, path), path)
+    is_run = wanted[-1] == "score"
+    if ending in TEXT_TABLES and not (ending == ".tsv" and (not is_run or _has_trec_rows(path))):
+        records = list(read_records(path, problems))
         problems.raise_errors()
-        values = _pick_columns([row for _, row in rows], wanted, name, path)
-        return Columns(values, path, [line for line, _ in rows])
-    if ending != ".parquet":
-        return read_trec(path)
+        values = _pick_columns([row for _, row in records], wanted, name, path)
+        return _Columns(name, values, path, [line for line, _ in records])
+    rows = list((_trec_run if is_run else _trec_qrels)(path, problems))
+    problems.raise_errors()
+    values = {key: [row[at] for row in rows] for at, key in enumerate(wanted, 1)}
+    return _Columns(name, values, path, [row[0] for row in rows])
+
+
+def _read_parquet(path: Path) -> Any:
     from pyarrow import ArrowException, parquet
 
     try:
         with parquet.ParquetFile(path) as table:
-            return Columns(_pick_columns(table.read(), wanted, name, path), path)
+            return table.read()
     except (ArrowException, OSError) as error:
         message = f"the file cannot be read: {quoted(str(error))}"
         raise InputError.of("unreadable_file", message, path) from error
 
 
-def _has_trec_rows(path: Path, wanted: tuple[str, ...]) -> bool:
-    """Tell whether the reader of TREC files reads a .tsv file.
-
-    It reads all judgements, and a run whose first line has the columns of TREC.
-    """
+def _has_trec_rows(path: Path) -> bool:
+    """Tell whether the first line of a run in a .tsv file has the columns of TREC."""
     _, first = next(read_lines(path, ProblemList()), (0, ""))
-    is_run = "score" in wanted
-    n_columns = len(_TREC_RUN.split())
-    return not is_run or (
-        len(first.split()) == n_columns and find_column("query_id", first.split("\t")) is None
-    )
+    is_long = len(first.split()) == len(_TREC_RUN.split())
+    return is_long and find_column("query_id", first.split("\t")) is None
 
 
-def _read_trec_run(path: Path) -> Columns:
-    """Read a TREC run: six columns, of which query, document and score are used."""
-    problems = ProblemList()
-    queries, documents, scores, lines = [], [], [], []
+def _trec_run(path: Path, problems: ProblemList) -> Iterator[tuple[Any, ...]]:
     for line, text in read_lines(path, problems):
-        parts = text.split()
         try:
-            query, _, document, _, score, _ = parts
-            scores.append(float(score))
+            query, _, document, _, score, _ = text.split()
+            yield line, query, document, float(score)
         except ValueError:
             message = "this is no line of a TREC run"
             word, accepted = quoted(text), f"{_TREC_RUN}; the score is a number"
             problems.add("bad_columns", message, path, line=line, found=word, accepted=accepted)
-            continue
-        queries.append(query)
-        documents.append(document)
-        lines.append(line)
-    problems.raise_errors()
-    return Columns({"query_id": queries, "doc_id": documents, "score": scores}, path, lines)
 
 
-def _read_trec_qrels(path: Path) -> Columns:
-    problems = ProblemList()
-    rows = list(read_judgements(path, problems))
-    problems.raise_errors()
-    values: dict[str, list[Any]] = {
-        "query_id": [row.query_id for row in rows],
-        "doc_id": [row.target for row in rows],
-        "relevance": [row.gain for row in rows],
-    }
-    return Columns(values, path, [row.line for row in rows])
-
-
-# ---- Checks of the columns.
-
-
-def _apply(columns: Columns, column: str, name: str, rule: Rule) -> list[Any]:
-    """Apply the rule of a field to a column. Raises InputError for the first refused value."""
-    values = columns.values[column]
-    # In a column of mixed types, 1 and True would be one key of a mapping.
-    if set(map(type, values)) in ({str}, {int}, {float}):
-        read = {value: rule.read(value) for value in dict.fromkeys(values)}
-        read_values = [read[value] for value in values]
-    else:
-        read_values = [rule.read(value) for value in values]
-    if None in read_values:
-        at = read_values.index(None)
-        raise _bad_row(columns, at, column, name, rule.message, rule.accepted, rule.code)
-    return read_values
-
-
-def _read_numbers(columns: Columns, column: str, name: str) -> FloatArray:
-    """Return a column as floats; NaN for a text that is no number."""
-    values = columns.values[column]
-    if any(issubclass(kind, bool | np.bool_) for kind in set(map(type, values))):
-        message, accepted = "this column holds truth values", "numbers"
-        raise InputError.of("wrong_type", message, field=f"{name}: {column}", accepted=accepted)
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        return np.array([_read_number(value) for value in values], dtype=np.float64)
-
-
-def _read_number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return np.nan
-
-
-def _bad_row(  # noqa: PLR0917 - the place of a value and its fault
-    columns: Columns,
-    at: int,
-    column: str,
-    name: str,
-    message: str,
-    accepted: str,
-    code: str = "bad_value",
-) -> InputError:
-    row = {key: values[at] for key, values in columns.values.items()}
-    more: Place = {"found": json.dumps(row, default=str), "accepted": accepted}
-    if columns.lines:
-        more |= {"line": columns.lines[at], "field": f"{name}: {column}"}
-    else:
-        more["field"] = f"{name}: {column}, row {at + 1}"
-    return InputError.of(code, message, columns.file, **more)
+def _trec_qrels(path: Path, problems: ProblemList) -> Iterator[tuple[Any, ...]]:
+    for row in read_judgements(path, problems):
+        yield row.line, row.query_id, row.target, row.gain

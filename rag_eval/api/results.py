@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rag_eval.api.inputs import QrelsLike, Run, RunLike
-from rag_eval.api.judged import JudgedQuestions, JudgedRun, Wordings
-from rag_eval.core.arrays import FloatArray
+from rag_eval.api.judged import JudgedQuestions, Wordings
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.measures.intervals import holm, paired_comparison, within_query
 from rag_eval.measures.overlap import SharedGold, mean_interval
@@ -40,36 +39,63 @@ class Tabular:
         return self.table.to_html(float_format="{:.3f}".format, formatters=_FORMATS)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class _ScoredRuns:
     """Runs matched with judged questions, and their `values` by question, [n, n_labels] each."""
 
-    judged: JudgedQuestions
-    labels: list[str]
-    runs: Mapping[str, JudgedRun]
-    values: Mapping[str, FloatArray]
-
-    @classmethod
-    def score(
-        cls,
+    def __init__(
+        self,
         runs: Mapping[str, RunLike],
         qrels: QrelsLike,
         measures: Sequence[object] | str,
         wordings: Wordings | None,
-    ) -> "_ScoredRuns":
-        labels = _read_labels(measures)
-        questions = JudgedQuestions.read(qrels, wordings)
-        matched = {name: questions.match(Run.read(run, name), name) for name, run in runs.items()}
-        values = {
-            name: within_query(run.score(labels), run.question, len(questions))
-            for name, run in matched.items()
+    ) -> None:
+        names = [measures] if isinstance(measures, str) else [str(measure) for measure in measures]
+        self.labels = labels = [standard_label(name) for name in names]
+        if not labels or len(set(labels)) < len(labels):
+            message = "the list of measures is empty or has a double"
+            shown = quoted(", ".join(labels))
+            raise InputError.of("bad_arguments", message, field="measures", found=shown)
+        self.judged = JudgedQuestions.read(qrels, wordings)
+        self.runs = {
+            name: self.judged.match(Run.read(run, name), name) for name, run in runs.items()
         }
-        return cls(questions, labels, matched, values)
+        self.values = {
+            name: within_query(run.score(labels), run.question, len(self.judged))
+            for name, run in self.runs.items()
+        }
 
     def questions(self) -> "pd.DataFrame":
         import pandas as pd
 
         return pd.DataFrame({"query_id": self.judged.names, "group_id": self.judged.groups})
+
+    def summarise(self, *, intervals: bool) -> dict[str, list[Any]]:
+        """Summarise the values of all runs: columns with a row for each run and measure."""
+        values = np.hstack(list(self.values.values()))
+        n_labels, n_runs = len(self.labels), len(self.runs)
+        columns: dict[str, list[Any]] = {
+            "strategy": [name for name in self.runs for _ in self.labels],
+            "measure": self.labels * n_runs,
+            "value": values.mean(axis=0).tolist(),
+        }
+        worth: dict[str, list[Any]] = {}
+        if intervals:
+            bounds = mean_interval(values, self.judged.gold)
+            columns |= {"ci_low": bounds.low.tolist(), "ci_high": bounds.high.tolist()}
+            worth = {"effective_questions": bounds.n_effective.tolist()}
+        runs = self.runs.values()
+        counts = {
+            "missing": [len(np.unique(run.question[run.is_missing])) for run in runs],
+            "without_relevant": [int(np.count_nonzero(self.judged.n_relevant == 0))] * n_runs,
+            "unjudged": [run.n_unjudged for run in runs],
+            "wordings": [len(run.question) for run in runs],
+        }
+        return (
+            columns
+            | {"questions": [len(self.judged)] * len(values.T)}
+            | worth
+            | {name: np.repeat(count, n_labels).tolist() for name, count in counts.items()}
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -113,9 +139,7 @@ class EvaluatedRuns:
     @functools.cached_property
     def table(self) -> "pd.DataFrame":
         """Return the measures as a frame; pandas is imported at the first call."""
-        import pandas as pd
-
-        rows = pd.DataFrame(dict(self._columns)).set_index(list(self._index))
+        rows = self._rows().set_index(list(self._index))
         return rows.drop(columns="strategy", errors="ignore")
 
     @functools.cached_property
@@ -138,8 +162,21 @@ class EvaluatedRuns:
         return self._scored.judged.gold
 
     def __repr__(self) -> str:
-        names = [*self._index, *(name for name in self._columns if name not in _KEYS)]
-        return _align({name: self._columns[name] for name in names}, len(self._index))
+        """Write the table without pandas, whose import takes longer than the measures."""
+        names = [name for name in self._columns if name != "strategy" or name in self._index]
+        cells = [
+            [name, *(f"{x:.3f}" if isinstance(x, float) else str(x) for x in self._columns[name])]
+            for name in names
+        ]
+        widths = [max(map(len, column)) for column in cells]
+        lines = [
+            [
+                cell.ljust(width) if name in self._index else cell.rjust(width)
+                for name, cell, width in zip(names, row, widths, strict=True)
+            ]
+            for row in zip(*cells, strict=True)
+        ]
+        return "\n".join("  ".join(line).rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
         return Tabular(self.table)._repr_html_()
@@ -148,8 +185,7 @@ class EvaluatedRuns:
         """Draw each value with its interval, a panel for each measure."""
         from rag_eval.api.charts import draw_intervals
 
-        rows = self._rows()
-        return draw_intervals(rows, "value", _describe_questions(rows))
+        return draw_intervals(self._rows(), "value")
 
     def to_latex(self) -> str:
         """Write a LaTeX table (package booktabs) of values and intervals."""
@@ -161,8 +197,7 @@ class EvaluatedRuns:
     def _rows(self) -> "pd.DataFrame":
         import pandas as pd
 
-        rows = pd.DataFrame(dict(self._columns))
-        return rows if "ci_low" in rows else rows.assign(**dict.fromkeys(_INTERVAL, np.nan))
+        return pd.DataFrame(dict(self._columns))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -209,7 +244,7 @@ class ComparedRuns(Tabular):
 
         rows = self.table.reset_index()
         rows["strategy"] = rows["strategy"] + " − " + rows["against"]
-        return draw_intervals(rows, "difference", _describe_questions(rows))
+        return draw_intervals(rows, "difference")
 
     def to_latex(self) -> str:
         """Write a LaTeX table (package booktabs) of differences, intervals and adjusted p."""
@@ -221,44 +256,18 @@ class ComparedRuns(Tabular):
         return _write_latex([*keys, "difference", "p (Holm)"], list(cells))
 
 
-def _describe_questions(rows: "pd.DataFrame") -> str:
-    """Name the number of questions, and the range of effective questions if there is one."""
-    worth = rows["effective_questions"]
-    low, high = f"{worth.min():.0f}", f"{worth.max():.0f}"
-    counts = f"{rows['questions'].max()} questions"
-    if worth.isna().all():
-        return counts
-    return f"{counts}, worth {low if low == high else f'{low} to {high}'}"
-
-
-def _align(columns: Mapping[str, Sequence[Any]], n_keys: int) -> str:
-    """Write columns as lines of text; the first `n_keys` columns are flush left."""
-    cells = [
-        [name, *(f"{value:.3f}" if isinstance(value, float) else str(value) for value in values)]
-        for name, values in columns.items()
-    ]
-    widths = [max(map(len, column)) for column in cells]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if at < n_keys else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in zip(*cells, strict=True)
-    )
-
-
 def _format_interval(rows: "pd.DataFrame", column: str) -> list[str]:
-    figures = zip(rows[column], rows["ci_low"], rows["ci_high"], strict=True)
+    rows = rows.reindex(columns=[column, "ci_low", "ci_high"])
     return [
         f"{value:.3f} (no interval)" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
-        for value, low, high in figures
+        for value, low, high in rows.itertuples(index=False)
     ]
 
 
 def _write_latex(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    from rag_eval.reporting.tables import Table  # imports pandas
+    from rag_eval.reporting.tables import latex_text  # imports pandas
 
-    return Table.plain("", headings, rows).tex()
+    return latex_text(headings, rows)
 
 
 def evaluate(
@@ -314,13 +323,9 @@ def evaluate(
     0.5
     """
     runs = _named_runs(run)
-    scored = _ScoredRuns.score(runs or {"run": run}, qrels, measures, wordings)
+    scored = _ScoredRuns(runs or {"run": run}, qrels, measures, wordings)
     index = ("strategy", "measure") if runs else ("measure",)
-    return EvaluatedRuns(scored, index, _summarise(scored, intervals=intervals))
-
-
-_KEYS: Final = ("strategy", "measure")
-_INTERVAL: Final = ("ci_low", "ci_high", "effective_questions")
+    return EvaluatedRuns(scored, index, scored.summarise(intervals=intervals))
 
 
 def compare(
@@ -371,7 +376,7 @@ def compare(
         )
     import pandas as pd
 
-    scored = _ScoredRuns.score(_named_runs(runs), qrels, measures, wordings)
+    scored = _ScoredRuns(_named_runs(runs), qrels, measures, wordings)
     pairs = [(b, a) for a, b in itertools.combinations(names, 2)]
     if against is not None:
         pairs = [(name, against) for name in names if name != against]
@@ -412,15 +417,6 @@ def compare(
     return ComparedRuns(table, per_query, family)
 
 
-def _read_labels(measures: Sequence[object] | str) -> list[str]:
-    names = [measures] if isinstance(measures, str) else [str(measure) for measure in measures]
-    labels = [standard_label(name) for name in names]
-    if not labels or len(set(labels)) < len(labels):
-        shown, message = quoted(", ".join(labels)), "the list of measures is empty or has a double"
-        raise InputError.of("bad_arguments", message, field="measures", found=shown)
-    return labels
-
-
 def _named_runs(run: Any) -> dict[str, Any]:
     """Return a mapping of runs by name; empty for the run `{query: {document: score}}`."""
     if not isinstance(run, Mapping):
@@ -431,31 +427,3 @@ def _named_runs(run: Any) -> dict[str, Any]:
     if is_run and not any(isinstance(value, Mapping) for value in inner):
         return {}
     return {str(name): entry for name, entry in run.items()}
-
-
-def _summarise(scored: _ScoredRuns, *, intervals: bool) -> dict[str, list[Any]]:
-    """Summarise the values of all runs: columns with a row for each run and measure."""
-    values = np.hstack(list(scored.values.values()))
-    n_labels, questions = len(scored.labels), scored.judged
-    columns: dict[str, list[Any]] = {
-        "strategy": [name for name in scored.runs for _ in scored.labels],
-        "measure": scored.labels * len(scored.runs),
-        "value": values.mean(axis=0).tolist(),
-    }
-    n_effective = {}
-    if intervals:
-        bounds = mean_interval(values, questions.gold)
-        columns |= {"ci_low": bounds.low.tolist(), "ci_high": bounds.high.tolist()}
-        n_effective = {"effective_questions": bounds.n_effective.tolist()}
-    counts = {
-        "missing": [len(np.unique(run.question[run.is_missing])) for run in scored.runs.values()],
-        "without_relevant": [int(np.count_nonzero(questions.n_relevant == 0))] * len(scored.runs),
-        "unjudged": [run.n_unjudged for run in scored.runs.values()],
-        "wordings": [len(run.question) for run in scored.runs.values()],
-    }
-    return (
-        columns
-        | {"questions": [len(questions)] * len(values.T)}
-        | n_effective
-        | {name: np.repeat(count, n_labels).tolist() for name, count in counts.items()}
-    )

@@ -96,7 +96,6 @@ FAULTS = {
     "empty": ({"q": {}}, "run holds no row"),
     "nan": ({"q": {"d": 1.0, "e": float("nan")}}, r"score, row 2\]: a score is not finite"),
     "text": (FRAME.assign(score="high"), r"score, row 1\]: a score is not finite"),
-    "truth": (FRAME.assign(score=True), "this column holds truth values"),
     "double": (pd.concat([FRAME, FRAME[1:2]]), r"row 4\]: the query has this document twice"),
     "null": (
         pa.table({"qid": ["q", "q"], "docno": [1, None], "score": [2, 1]}),
