@@ -82,7 +82,7 @@ def _judge_gates(report: Any) -> list[str]:
 def _judge_drop(result: Any) -> list[str]:
     from rag_eval.core.config import Gates
     from rag_eval.core.errors import quoted
-    from rag_eval.gates.regression import judge_drops
+    from rag_eval.gates.verdict import judge_drops
 
     ((_, measure),) = result.table.loc[["run"]].index
     rows = result.per_query  # in the order of the questions of `gold`

@@ -1,4 +1,4 @@
-"""Gates, their inputs and judgements, in the report too. `gates.verdict` lists the gates."""
+"""A gate, its inputs and its judgement. `gates.verdict` lists the gates."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -23,11 +23,9 @@ from rag_eval.core.records import (
 )
 from rag_eval.measures.overlap import NamedGold
 
-# ---- Gates, drift from the baseline, history.
-
-
 GateStatus = Literal["pass", "fail", "insufficient_evidence", "not_applicable"]
 """Status of a gate. A gate that does not apply to a run is neither met nor failed."""
+Priority = Literal["P0", "P1", "P2"]
 
 
 class GatePart(Record):
@@ -35,7 +33,7 @@ class GatePart(Record):
 
     id: str
     gate: str
-    severity: Literal["P0", "P1", "P2"]
+    severity: Priority
     required: StrictBool
     status: GateStatus
     reason_code: str = Field(pattern=r"^[a-z_]+$")
@@ -120,7 +118,6 @@ class PreviousPart(Record):
 
 FIRST_RUN = "judged from the second run on"
 """Reason why the cache hit rate of a first run is not judged."""
-Priority = Literal["P0", "P1", "P2"]
 Figure = Mapping[str, Any]
 """A figure: `value`, and if known ci_low, ci_high, n_scored, n_effective and judged_at_k.
 
@@ -151,17 +148,14 @@ class AcceptedRun:
 
 @dataclasses.dataclass(frozen=True)
 class GateInputs:
-    """Inputs of all gates: parts of the report, and the accepted baseline.
+    """Parts of the report, and the accepted baseline.
 
-    `figures`: Figures of the primary strategy by the names of floors.
-    `answers`: Part `answers` of the report. It has no `outcomes` if no answers were made.
-    `trust`: Strategy -> part `trust.retrieved` of the report.
-    `gold`: Gold of the questions, for intervals and tests.
-    `per_query`: One row for each (strategy, level, query, wording, seed), one column for each
-      measure, NaN where the question is not eligible. Also a part of the baseline.
-    `baseline`: None without a baseline, or if it cannot be used for `baseline_fault`.
-    `is_first`: Whether no earlier run of the gold set is kept.
-    `n_quarantined`: Number of chunks that are not indexed, of all `n_chunks`.
+    `figures` are those of the primary strategy by the names of floors, `answers` is the part of
+    the report, without `outcomes` if no answers were made, and `trust` has the part
+    `trust.retrieved` by strategy. `per_query` has one row for each (strategy, level, query,
+    wording, seed) and one column for each measure, NaN where the question is not eligible. There
+    is no baseline either if it cannot be used for `baseline_fault`. `is_first`: no earlier run of
+    the gold set is kept. `n_quarantined` of all `n_chunks` are not indexed.
     """
 
     config: GoldSetConfig
@@ -183,13 +177,9 @@ class Gate(ABC):
     name: str
     severity: Priority
 
-    def is_required(self, config: GoldSetConfig) -> bool:
-        """Whether a failure ends the run."""
-        return self.name in config.gates.required
-
     def is_configured(self, config: GoldSetConfig) -> bool:
         """Whether the gold set lists this gate, as required or as advisory."""
-        return self.is_required(config) or self.name in config.gates.advisory
+        return self.name in {*config.gates.required, *config.gates.advisory}
 
     def check_names(self, config: GoldSetConfig) -> list[str]:
         """Name the checks that Dagster shows for this gate."""
@@ -208,14 +198,9 @@ class Gate(ABC):
                     "id": f"{self.name}.{part}" if part else self.name,
                     "gate": self.name,
                     "severity": self.severity,
-                    "required": self.is_required(inputs.config),
+                    "required": self.name in inputs.config.gates.required,
                     "status": status,
                     "reason_code": reason_code,
                     "evidence": evidence,
                 }
             )
-
-
-def known_figures(figure: Figure, *names: str) -> dict[str, object]:
-    """Return the named parts of a figure that have a value."""
-    return {name: figure[name] for name in names if figure.get(name) is not None}

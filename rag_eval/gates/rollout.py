@@ -17,8 +17,6 @@ from rag_eval.measures.overlap import SharedGold, ratio_interval
 from rag_eval.storage.hashing import text_hash
 
 Action = Literal["promote", "hold", "roll_back"]
-STAGES: Final = (10, 50, 100)
-"""Per cent of the questions that the candidate answers in each stage of a rollout."""
 MIN_QUESTIONS: Final = 30
 """Fewest independent questions for a decision."""
 MAX_DEGRADATION: Final = 0.05
@@ -30,12 +28,9 @@ _TIE = 1e-12  # smaller differences are rounding errors
 def assign(question_id: str, share: float, salt: str) -> bool:
     """Tell whether the candidate answers a question while it answers `share` of all questions.
 
-    `question_id`: Stable id or text of the question. Equal ids are assigned equally.
-    `share`: From 0 to 1. A question that is assigned at 0.1 is assigned at 0.5 too.
-    `salt`: Name of the rollout. Another salt gives an independent assignment.
-
-    The first 52 bits of SHA-256 over salt, a zero byte and id, divided by 2 ** 52, are below
-    `share`.
+    A question that is assigned at a share of 0.1 is assigned at 0.5 too. `salt` is the name of the
+    rollout; another salt gives an independent assignment. The first 52 bits of SHA-256 over salt, a
+    zero byte and id, divided by 2 ** 52, are below `share`.
 
     Examples
     --------
@@ -80,10 +75,7 @@ class Decision:
 def decide(
     base: ArrayLike, candidate: ArrayLike, gold: SharedGold, *, higher_is_better: bool = True
 ) -> Decision:
-    """Decide about a candidate.
-
-    `base`, `candidate`: `[n_questions]` values of the two strategies; NaN = not scored.
-    `gold`: Gold of the questions.
+    """Decide about a candidate from values [n_questions] of the two strategies; NaN = not scored.
 
     The interval of the difference is that of `paired_comparison`. The interval of the relative
     degradation uses the linearised spread of the ratio of the two means.
@@ -112,32 +104,22 @@ def decide(
     degradation = Range(*map(number, worse))
     value, _, highest = degradation
     on = f"on {n_paired} questions (worth {n_effective:.0f} independent ones)"
-    n_lost = n_before - n_paired
     action: Action = "hold"
     if n_effective < MIN_QUESTIONS:
         code, reason = "too_few_questions", f"fewer than {MIN_QUESTIONS} independent questions {on}"
     elif least > 0 and (value is None or value > MAX_DEGRADATION):
         action, code = "roll_back", "degraded"
-        reason = f"the candidate is more than {MAX_DEGRADATION:.0%} worse {on}, and the interval "
-        reason += "excludes zero"
+        reason = f"the candidate is more than {MAX_DEGRADATION:.0%} worse {on}, and not by chance"
     elif value is None or highest is None:
         code, reason = "no_base", f"the base scores 0 {on}; a relative degradation is undefined"
     elif highest >= MAX_DEGRADATION:
         code, reason = "not_excluded", f"a degradation of {highest:.1%} is still possible {on}"
-    elif n_lost >= MAX_DEGRADATION * n_before:
+    elif (n_lost := n_before - n_paired) >= MAX_DEGRADATION * n_before:
         code = "not_paired"
         reason = f"{n_lost} of {n_before} questions were scored with the base only"
     else:
         action, code = "promote", "not_worse"
         reason = f"a degradation of {MAX_DEGRADATION:.0%} or more is excluded {on}"
-    return Decision(
-        action,
-        code,
-        reason,
-        n_paired,
-        n_effective,
-        number(mean),
-        number(right.mean()),
-        Range(*map(number, (float(pair.delta[0]), low, high))),
-        degradation,
-    )
+    means = number(mean), number(right.mean())
+    difference = Range(*map(number, (float(pair.delta[0]), low, high)))
+    return Decision(action, code, reason, n_paired, n_effective, *means, difference, degradation)

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ValidationError
 from rag_eval.core.errors import InputError, check_decision
 from rag_eval.core.settings import Settings
 from rag_eval.gates import rollout
-from rag_eval.gates.regression import higher_is_better
-from rag_eval.gates.verdict import required_failures
+from rag_eval.gates.verdict import higher_is_better, required_failures
 from rag_eval.gold.configuration import gold_set_name
 from rag_eval.measures.intervals import paired_comparison
 from rag_eval.measures.ranking import find_machine_name

@@ -41,7 +41,7 @@ from rag_eval.gates.gate import (
     RunInputs,
     StrategyInputs,
 )
-from rag_eval.gates.regression import with_delta_s
+from rag_eval.gates.verdict import with_delta_s
 from rag_eval.measures.intervals import COMPARED, delta_of, paired_comparison
 from rag_eval.measures.overlap import NamedGold, SharedGold
 from rag_eval.measures.ranking import machine_name

@@ -9,8 +9,7 @@ from rag_eval import __version__
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.records import Absent, Estimate, Record
 from rag_eval.gates.gate import AcceptedRun, GateInputs, GatePart, RunInputs
-from rag_eval.gates.regression import with_delta_s
-from rag_eval.gates.verdict import judge_gates
+from rag_eval.gates.verdict import judge_gates, with_delta_s
 from rag_eval.measures.overlap import NamedGold
 from rag_eval.measures.strategy_report import StrategyPart
 from rag_eval.pipeline.comparisons import load_baseline

@@ -85,15 +85,6 @@ def test_the_cache_of_a_first_run_is_not_judged():
     assert required_failures(found[False]) == ["acceptance.cache_hit_rate"]
 
 
-def test_groundedness_is_shown_with_the_share_of_refusals():
-    config = configured(
-        acceptance={"groundedness": ">= 0.4"}, gates={"required": [], "advisory": ["acceptance"]}
-    )
-    figures = {"groundedness": RATE, "refused_answerable": {"value": 0.9}}
-    (gate,) = judge_gates(gate_inputs(config, figures=figures))
-    assert (gate.status, gate.evidence["refused_answerable"]) == ("pass", 0.9)
-
-
 def judge(gate, *, required=(), answers=NO_ANSWERS, config=(), **parts):
     """Judge a run by one gate, which is advisory unless `required` names the gate."""
     gates = {"required": required, "advisory": [gate], **dict(config)}

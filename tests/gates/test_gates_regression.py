@@ -6,8 +6,7 @@ import pytest
 from gate_inputs import configured, gate_inputs
 
 from rag_eval.gates.gate import AcceptedRun
-from rag_eval.gates.regression import judge_drops, with_delta_s
-from rag_eval.gates.verdict import find_faults, judge_gates
+from rag_eval.gates.verdict import find_faults, judge_drops, judge_gates, with_delta_s
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.ranking import labels_at, machine_name
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from rag_eval.gates.rollout import MIN_QUESTIONS, STAGES, assign, decide
+from rag_eval.gates.rollout import MIN_QUESTIONS, assign, decide
 from rag_eval.measures.overlap import SharedGold
 
 QUESTIONS = [f"question {at}" for at in range(20_000)]
@@ -117,14 +117,12 @@ def test_a_base_that_scores_nothing():
 
 
 def test_assignment_keeps_the_share_and_nests_the_stages():
-    on = [{one for one in QUESTIONS if assign(one, stage / 100, "salt")} for stage in STAGES]
-    assert on[0] < on[1] < on[2] == set(QUESTIONS)
-    for stage, assigned in zip(STAGES[:2], on[:2], strict=True):
-        share = stage / 100
-        assert len(assigned) == pytest.approx(
-            share * len(QUESTIONS), abs=4 * math.sqrt(len(QUESTIONS) * share * (1 - share))
-        )
-    assert not any(assign(one, 0, "salt") for one in QUESTIONS)
+    tenth, half, everyone, nobody = (
+        {one for one in QUESTIONS if assign(one, share, "salt")} for share in (0.1, 0.5, 1, 0)
+    )
+    assert nobody == set() < tenth < half < everyone == set(QUESTIONS)
+    assert len(tenth) == pytest.approx(2000, abs=4 * math.sqrt(20_000 * 0.09))
+    assert len(half) == pytest.approx(10_000, abs=4 * math.sqrt(20_000 * 0.25))
 
 
 def test_an_assignment_is_the_same_in_every_version():
