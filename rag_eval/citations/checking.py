@@ -1,14 +1,15 @@
 """Check the citations of all answers: payloads against the live index, spans against the gold."""
 
+import bisect
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from pydantic import JsonValue
 
-from rag_eval.citations.payload import LiveIndex, Verdicts, citation_records, validate
+from rag_eval.citations.payload import LiveIndex, citation_records, validate
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, Ranges, find_overlaps
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.frames import CITATIONS, make_frame
@@ -48,7 +49,7 @@ def judge_citations(
     `stated` has the payload that a recorded output states for each citation, by query_id. Without a
     corpus, the index, analyzer and revisions of the system are unknown. A stated payload is then
     checked by itself, and its place against the contexts. Raises InputError `analyzer_mismatch` if
-    a stated payload has another analyzer than the index.
+    a stated payload has another analyzer than the index, because no citation can then be trusted.
     """
     placed: list[Open] = []
     records: list[Open] = []
@@ -67,8 +68,35 @@ def judge_citations(
         alone = validate(records, None, section_pairs)
         verdicts = validate(placed, live, section_pairs).joined(alone)
     if n := verdicts.counts["analyzer_mismatch"]:
-        _refuse_analyzer(records, live.analyzer, n)
-    citations, per_question = _match(gold, answers, verdicts, live)
+        record = next(one for one in records if one.get("analyzer", live.analyzer) != live.analyzer)
+        first = quoted(str(record.get("query_id")))
+        raise InputError.of(
+            "analyzer_mismatch",
+            f"{n} citations were made with another analyzer, the first for question {first}; align "
+            "the analyzers",
+            field="analyzer",
+            found=quoted(str(record.get("analyzer"))),
+            accepted=live.analyzer,
+        )
+    queries, gold_frame = gold
+    places = [
+        (answer.query_id, span.segment, span.doc_id, span.start, span.end)
+        for answer in answers
+        for span in answer.citations
+    ]
+    frame = pd.DataFrame(places, columns=["query_id", "segment", "doc_id", "start", "end"])
+    # Name only cited documents and documents with gold spans, so that no other text is analyzed.
+    doc_ids = sorted({*frame["doc_id"], *gold_frame["doc_id"]} & live.texts.keys())
+    cited, wanted = (_encode(rows, queries["query_id"], doc_ids) for rows in (frame, gold_frame))
+    owed, valid = queries["answerable"].to_numpy(dtype=bool), verdicts.valid
+    correct, counts = match_citations(cited, valid, wanted, len(queries), owed)
+    covered = coverage(cited, valid, wanted, [live.texts[doc] for doc in doc_ids], len(queries))
+    # A gold span that the corpus lacks has no words. It counts as missed.
+    is_missed = np.isnan(covered) & (counts["n_gold"].to_numpy() > 0)
+    per_question = counts.assign(coverage=np.where(is_missed, 0.0, covered))
+    per_question.insert(0, "query_id", queries["query_id"].astype("str").to_numpy())
+    parts = zip(places, verdicts.codes, verdicts.fields, correct.tolist(), strict=True)
+    citations = make_frame(CITATIONS, [(*place, *verdict) for place, *verdict in parts])
     codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
     return CheckedCitations(citations, records, per_question, codes)
 
@@ -90,62 +118,6 @@ def _stated_record(ours: Open, span: CitedSpan, payload: Payload) -> Open:
     return record
 
 
-def _refuse_analyzer(records: list[Open], analyzer: str, n: int) -> NoReturn:
-    """Raise `analyzer_mismatch`, which ends the run.
-
-    No citation can be trusted when the citing system uses another analyzer than the index.
-    """
-    record = next(record for record in records if record.get("analyzer", analyzer) != analyzer)
-    message = (
-        f"{n} citations were made with another analyzer, the first for question "
-        f"{quoted(str(record.get('query_id')))}; align the analyzers"
-    )
-    raise InputError.of(
-        "analyzer_mismatch",
-        message,
-        field="analyzer",
-        found=quoted(str(record.get("analyzer"))),
-        accepted=analyzer,
-    )
-
-
-def _match(
-    gold: tuple[pd.DataFrame, pd.DataFrame],
-    answers: Sequence[Answer],
-    verdicts: Verdicts,
-    live: LiveIndex,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Make a row for each citation and one for each question."""
-    queries, spans = gold
-    cited = [
-        (answer.query_id, span.segment, span.doc_id, span.start, span.end)
-        for answer in answers
-        for span in answer.citations
-    ]
-    rows = pd.DataFrame(cited, columns=["query_id", "segment", "doc_id", "start", "end"])
-    # Name only cited documents and documents with gold spans, so that no other text is analyzed.
-    doc_ids = sorted({*rows["doc_id"], *spans["doc_id"]} & live.texts.keys())
-    codes = pd.Index(queries["query_id"]), pd.Index(doc_ids, dtype="object")
-
-    def encode(frame: pd.DataFrame) -> Spans:
-        ids = (pd.Index(frame[name], dtype="object") for name in ("query_id", "doc_id"))
-        query, doc = (code.get_indexer(column) for code, column in zip(codes, ids, strict=True))
-        places = (frame[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
-        return Spans(query.astype(np.int64), doc.astype(np.int64), *places)
-
-    cited_spans, wanted, valid = encode(rows), encode(spans), verdicts.valid
-    owed = queries["answerable"].to_numpy(dtype=bool)
-    correct, counts = match_citations(cited_spans, valid, wanted, len(queries), owed)
-    words = Words.of([live.texts[doc] for doc in doc_ids])
-    covered = coverage(cited_spans, valid, wanted, words, len(queries))
-    # A gold span that the corpus lacks has no words. It counts as missed.
-    is_missed = np.isnan(covered) & (counts["n_gold"].to_numpy() > 0)
-    per_question = counts.assign(coverage=np.where(is_missed, 0.0, covered))
-    per_question.insert(0, "query_id", queries["query_id"].astype("str").to_numpy())
-    parts = zip(cited, verdicts.codes, verdicts.fields, correct.tolist(), strict=True)
-    return make_frame(CITATIONS, [(*place, *verdict) for place, *verdict in parts]), per_question
-
-
 # ---- Cited spans against gold spans
 
 
@@ -162,9 +134,6 @@ class Spans:
     start: IntArray
     end: IntArray
 
-    def __len__(self) -> int:
-        return len(self.query)
-
     @property
     def real(self) -> BoolArray:
         """Whether each span holds any text of a known document."""
@@ -175,6 +144,14 @@ class Spans:
         return Spans(self.query[keep], self.doc[keep], self.start[keep], self.end[keep])
 
 
+def _encode(frame: pd.DataFrame, query_ids: pd.Series, doc_ids: Sequence[str]) -> Spans:
+    columns = (pd.Index(frame[name], dtype="object") for name in ("query_id", "doc_id"))
+    known = pd.Index(query_ids), pd.Index(list(doc_ids), dtype="object")
+    query, doc = (ids.get_indexer(column) for ids, column in zip(known, columns, strict=True))
+    places = (frame[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
+    return Spans(query.astype(np.int64), doc.astype(np.int64), *places)
+
+
 def match_citations(
     cited: Spans, valid: BoolArray, gold: Spans, n_queries: int, owed: BoolArray
 ) -> tuple[BoolArray, pd.DataFrame]:
@@ -183,22 +160,28 @@ def match_citations(
     A citation is correct if it is valid and overlaps a gold span by half of the shorter span. A
     fabricated, invalid or wrong citation counts in `n_cited` and `n_due`, never in `n_correct`.
 
-    `cited` has every citation made, fabricated ones too, and `valid` [len(cited)] those with the
-    code `ok`. `owed` [n_queries] is true for every answerable question, also if its answer failed
-    or refused. Returns whether each citation is correct, and a row for each question: n_cited,
+    `cited` has every citation made, fabricated ones too, and `valid` [n_cited] those with the code
+    `ok`. `owed` [n_queries] is true for every answerable question, also if its answer failed or
+    refused. Returns whether each citation is correct, and a row for each question: n_cited,
     n_valid, n_correct, n_due (citations made, or 1 where an owed citation is missing), n_gold,
     n_gold_matched.
     """
     of_cited, of_gold = np.flatnonzero(valid & cited.real), np.flatnonzero(gold.real)
-    left, right = _pair(cited.select(of_cited), gold.select(of_gold))
-    left, right = of_cited[left], of_gold[right]
-    left_spans, right_spans = cited.select(left), gold.select(right)
-    overlap = np.minimum(left_spans.end, right_spans.end) - np.maximum(
-        left_spans.start, right_spans.start
+    n_documents = 1 + max(int(spans.doc.max(initial=0)) for spans in (cited, gold))
+    left, right = find_overlaps(
+        *(
+            Ranges(spans.query * n_documents + spans.doc, spans.start, spans.end)
+            for spans in (cited.select(of_cited), gold.select(of_gold))
+        )
     )
-    shorter = np.minimum(left_spans.end - left_spans.start, right_spans.end - right_spans.start)
+    left, right = of_cited[left], of_gold[right]
+    overlap = np.minimum(cited.end[left], gold.end[right]) - np.maximum(
+        cited.start[left], gold.start[right]
+    )
+    lengths = cited.end - cited.start, gold.end - gold.start
+    shorter = np.minimum(lengths[0][left], lengths[1][right])
     enough = 2 * overlap >= shorter
-    correct, matched = np.zeros(len(cited), dtype=bool), np.zeros(len(gold), dtype=bool)
+    correct, matched = np.zeros(len(valid), dtype=bool), np.zeros(len(gold.doc), dtype=bool)
     correct[left[enough]] = True
     matched[right[enough]] = True
 
@@ -217,77 +200,29 @@ def match_citations(
     return correct, pd.DataFrame(counts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Words:
-    """Places of words in flat arrays; document d has the words `first[d]:first[d + 1]`."""
-
-    start: IntArray
-    end: IntArray
-    first: IntArray
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> "Words":
-        """Find the words that the analyzer counts; texts are in the order of document codes."""
-        spans = [np.asarray(token_spans(text), dtype=np.int64).reshape(-1, 2) for text in texts]
-        flat = np.concatenate([np.empty((0, 2), dtype=np.int64), *spans])
-        first = np.cumsum([0, *(len(part) for part in spans)], dtype=np.int64)
-        return cls(flat[:, 0], flat[:, 1], first)
-
-    def ranges(self, spans: Spans) -> tuple[IntArray, IntArray]:
-        """Return the words [low, high), in flat positions, that overlap each span."""
-        widest = 2 + max(int(self.end.max(initial=0)), int(spans.end.max(initial=0)))
-        doc = np.repeat(np.arange(len(self.first) - 1, dtype=np.int64), np.diff(self.first))
-        starts, ends = spans.doc * widest + spans.start, spans.doc * widest + spans.end
-        low = np.searchsorted(doc * widest + self.end, starts, side="right")
-        high = np.searchsorted(doc * widest + self.start, ends, side="left")
-        return low.astype(np.int64), np.maximum(low, high).astype(np.int64)
-
-
 def coverage(
-    cited: Spans, valid: BoolArray, gold: Spans, words: Words, n_queries: int
+    cited: Spans, valid: BoolArray, gold: Spans, texts: Sequence[str], n_queries: int
 ) -> FloatArray:
     """Return the share of the tokens of the gold spans that valid citations overlap, [n_queries].
 
     Each token counts once. 0 without a valid citation, NaN without a gold span that has a token.
+    `texts` are in the order of the codes of documents.
     """
-    covered = _unite(cited.select(valid & cited.real), words)
-    wanted = _unite(gold.select(gold.real), words)
-    left, right = _pair(covered, wanted)
-    left_spans, right_spans = covered.select(left), wanted.select(right)
-    overlap = np.minimum(left_spans.end, right_spans.end) - np.maximum(
-        left_spans.start, right_spans.start
-    )
-    shared = np.bincount(right_spans.query, weights=overlap, minlength=n_queries)
-    whole = np.bincount(wanted.query, weights=wanted.end - wanted.start, minlength=n_queries)
-    share = np.full(n_queries, np.nan)
-    np.divide(shared, whole, out=share, where=whole > 0)
-    return share
+    words = list(map(token_spans, texts))
+    starts = [[start for start, _ in places] for places in words]
+    ends = [[end for _, end in places] for places in words]
 
+    def list_tokens(spans: Spans) -> list[set[tuple[int, int]]]:
+        tokens: list[set[tuple[int, int]]] = [set() for _ in range(n_queries)]
+        columns = (spans.query, spans.doc, spans.start, spans.end)
+        for query, doc, start, end in zip(*(column.tolist() for column in columns), strict=True):
+            low = bisect.bisect_right(ends[doc], start)
+            high = bisect.bisect_left(starts[doc], end)
+            tokens[query].update((doc, place) for place in range(low, high))
+        return tokens
 
-def _unite(spans: Spans, words: Words) -> Spans:
-    """Unite the spans of each (question, document) into disjoint ranges of words."""
-    low, high = words.ranges(spans)
-    united = Spans(spans.query, spans.doc, low, high)
-    united = united.select(high > low)
-    if not len(united):
-        return united
-    united = united.select(np.lexsort((united.start, united.doc, united.query)))
-    query, doc, low, high = united.query, united.doc, united.start, united.end
-    group = np.cumsum(np.concatenate([[0], (np.diff(query) != 0) | (np.diff(doc) != 0)]))
-    width = int(high.max()) + 1
-    # Furthest end so far; the width keeps the ranges of different groups apart.
-    reach = np.maximum.accumulate(group * width + high)
-    opens = np.concatenate([[True], group[1:] * width + low[1:] > reach[:-1]])
-    first = np.flatnonzero(opens)
-    last = np.concatenate([first[1:], [len(low)]]) - 1
-    return Spans(query[first], doc[first], low[first], reach[last] - group[last] * width)
-
-
-def _pair(left: Spans, right: Spans) -> tuple[IntArray, IntArray]:
-    """Return the places of every pair of overlapping spans of one question and one document."""
-    documents = 1 + max(int(left.doc.max(initial=0)), int(right.doc.max(initial=0)))
-    left_ranges, right_ranges = (
-        Ranges(spans.query * documents + spans.doc, spans.start, spans.end)
-        for spans in (left, right)
-    )
-    return find_overlaps(left_ranges, right_ranges)
+    wanted = list_tokens(gold.select(gold.real))
+    covered = list_tokens(cited.select(valid & cited.real))
+    pairs = zip(wanted, covered, strict=True)
+    shares = [len(owed & shown) / len(owed) if owed else np.nan for owed, shown in pairs]
+    return np.array(shares, dtype=np.float64)

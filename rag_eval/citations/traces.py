@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,15 @@ NO_DELTA_S, NO_STATE = -1.0, "undefined"
 
 def _bound(value: Any) -> Any:
     """Shorten a text or a list; return a plain number, or None for a number that is not finite."""
-    if value is None:
-        return None
     if isinstance(value, tuple):
         return tuple(map(_bound, value[:MAX_ITEMS]))
-    if not isinstance(value, str):
-        plain = value.item() if hasattr(value, "item") else value  # a NumPy number
-        return plain + 0 if math.isfinite(plain) else None  # + 0 turns -0.0 into 0.0
-    if len(value) <= MAX_TEXT:
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        tail = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return f"{value[: MAX_TEXT - 33]}…{tail}"
+    if value is None or isinstance(value, str):
         return value
-    tail = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{value[: MAX_TEXT - 33]}…{tail}"
+    plain = value.item() if hasattr(value, "item") else value  # a NumPy number
+    return plain + 0 if math.isfinite(plain) else None  # + 0 turns -0.0 into 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,32 +80,31 @@ class Trace:
 
 
 _LINE = (
-    *("ts", "qid", "seg", "delta_s", "lambda_state", "k", "store", "index_hash", "embed_model"),
-    *("citations", "scores", "kpos", "kfinal", "section_id", "rev"),
-)
-"""Fields of a line, in the contract's order."""
-_LINE_KEYS = {"delta_s": "deltaS", "lambda_state": "lambda", "embed_model": "embed"}
-"""Field of a line -> key of the line, where the names differ."""
-
-_COLUMNS: dict[str, Kind] = {
+    "ts qid seg deltaS=delta_s lambda=lambda_state k store index_hash embed=embed_model citations "
+    "scores kpos kfinal section_id rev"
+).split()
+"""Keys of a line in the contract's order, each with its field where the names differ."""
+_COLUMNS = (
+    "ts qid seg delta_s lambda_state store index_hash embed_model analyzer section_id rev "
+    "citations scores kpos kfinal run_id strategy paraphrase_id seed"
+).split()
+"""Field of each column of the table."""
+_KINDS: dict[str, Kind] = {
     "ts": "timestamp",
-    "qid": "text",
     "seg": "integer",
-    "delta_s": "float",
-    **dict.fromkeys(("lambda_state", "store", "index_hash", "embed_model"), "text"),
-    **dict.fromkeys(("analyzer", "section_id", "rev"), "text"),
-    **dict.fromkeys(("citations", "scores", "kpos", "kfinal"), "jsonb"),
-    **dict.fromkeys(("run_id", "strategy", "paraphrase_id"), "text"),
     "seed": "integer",
+    "delta_s": "float",
+    **dict.fromkeys(("citations", "scores", "kpos", "kfinal"), "jsonb"),
 }
-"""Field of each column of the table -> kind of the column."""
+"""Kind of the columns that are no text."""
 _REQUIRED = frozenset({"ts", "qid", "seg", "delta_s", "lambda_state"})
+_NAMES = {"delta_s": "deltaS"}
 
 RAG_TRACES = TableSpec(
     "rag_traces",
     tuple(
-        ColumnSpec("deltaS" if name == "delta_s" else name, kind, required=name in _REQUIRED)
-        for name, kind in _COLUMNS.items()
+        ColumnSpec(_NAMES.get(name, name), _KINDS.get(name, "text"), required=name in _REQUIRED)
+        for name in _COLUMNS
     ),
     indexes=(("run_id",), ("qid",)),
 )
@@ -140,21 +137,16 @@ def format_line(trace: Trace) -> str:
     >>> format_line(Trace("2026-01-31", "q 1", 0, citations=("a.md:3-4", "x\ny"))).split(" seg=")[0]
     'ts=2026-01-31 qid="q 1"'
     """
-    return " ".join(
-        f"{_LINE_KEYS.get(name, name)}={_format(getattr(trace, name))}" for name in _LINE
-    )
+    pairs = (key.partition("=") for key in _LINE)
+    return " ".join(f"{key}={_format(getattr(trace, name or key))}" for key, _, name in pairs)
 
 
-def _make_row(values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the fields of a trace as a row of `RAG_TRACES`; `ts` becomes UTC without its zone."""
-    moment = dt.datetime.fromisoformat(values["ts"])
-    delta_s = values["delta_s"]
-    filled = {
-        "ts": moment.astimezone(dt.UTC).replace(tzinfo=None),
-        "delta_s": NO_DELTA_S if delta_s is None else delta_s,
-        "lambda_state": values["lambda_state"] or NO_STATE,
-    }
-    return tuple([filled.get(name, values[name]) for name in _COLUMNS])
+def _make_row(trace: Trace) -> tuple[Any, ...]:
+    """Return a trace as a row of `RAG_TRACES`; `ts` becomes UTC without its zone."""
+    moment = dt.datetime.fromisoformat(trace.ts).astimezone(dt.UTC).replace(tzinfo=None)
+    delta_s = NO_DELTA_S if trace.delta_s is None else trace.delta_s
+    filled = {"ts": moment, "delta_s": delta_s, "lambda_state": trace.lambda_state or NO_STATE}
+    return tuple([filled.get(name, getattr(trace, name)) for name in _COLUMNS])
 
 
 def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
@@ -169,7 +161,7 @@ def write_traces(store: SqlStore, traces: Sequence[Trace]) -> int:
     with store.transaction(*locks) as transaction:
         for run_id, strategy in owned:
             transaction.delete(RAG_TRACES, {"run_id": run_id, "strategy": strategy})
-        return transaction.insert(RAG_TRACES, map(_make_row, map(dataclasses.asdict, traces)))
+        return transaction.insert(RAG_TRACES, map(_make_row, traces))
 
 
 def write_log(path: Path, traces: Iterable[Trace]) -> None:

@@ -212,6 +212,7 @@ class FileVerdicts:
     rows: Sequence[tuple[int, Mapping[str, object]]]
     verdicts: Verdicts
     problems: tuple[Problem, ...]
+    has_index: bool
 
     @property
     def passed(self) -> bool:
@@ -255,7 +256,7 @@ def validate_file(
                 )
     pairs = None if allow_cross_section else ()
     verdicts = validate([record for _, record in rows], live, pairs, n_refusals)
-    return FileVerdicts(path, rows, verdicts, problems.listed())
+    return FileVerdicts(path, rows, verdicts, problems.listed(), live is not None)
 
 
 def _is_refusal(row: Mapping[str, object]) -> bool:
@@ -359,8 +360,7 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
     yield f"{quoted(str(result.path), 400)}: {n:,} {unit}, {verdicts.counts['ok']:,} ok{refusals}"
     for code in CODES[:-1]:
         if verdicts.counts[code]:
-            counts = f"{verdicts.counts[code]:>7,} of {verdicts.tried[code]:,} tried"
-            yield f"  {code:<24} {counts}   fix: {FIXES[code]}"
+            yield f"  {code:<24} {verdicts.counts[code]:>7,} of {n:,}   fix: {FIXES[code]}"
     if verdicts.counts["analyzer_mismatch"]:
         yield "analyzer_mismatch ends the run: align the analyzers before anything else is judged"
     offenders = [place for place, failures in enumerate(verdicts.failures) if failures]
@@ -371,11 +371,9 @@ def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
         codes = [code + (f" [{field}]" if field else "") + _quote_field(record, field)]
         codes += [other for other, _ in verdicts.failures[place][1:]]
         yield f"  line {number}: {'; also '.join(codes)}"
-    if not verdicts.live:
+    if not result.has_index:
         names = ", ".join(LIVE_CODES)
         yield f"not tried without a live index (--index HOME): {names}, and the ends of offsets"
-    elif n and (skipped := [code for code in verdicts.not_tried if code in _OPTIONAL]):
-        yield f"not checked, because no citation has the needed fields: {', '.join(skipped)}"
 
 
 def verdict_json(result: FileVerdicts) -> list[str]:
@@ -397,9 +395,6 @@ def verdict_json(result: FileVerdicts) -> list[str]:
             tip = f"line {line}: {FIXES[code]}{quote and f';{quote}'}"
             faults.append({"error": code, "field": field, "tip": tip})
     return list(map(json.dumps, faults)) or ["OK"]
-
-
-_OPTIONAL = frozenset({*LIVE_CODES, "cross_section_reuse", "explained_before_cited"})
 
 
 def _quote_field(record: Mapping[str, object], field: str) -> str:

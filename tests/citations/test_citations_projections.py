@@ -10,8 +10,12 @@ import os
 import pydantic
 import pytest
 
-from rag_eval.citations.payload import validate
-from rag_eval.citations.projections import from_langchain, from_llama_index, from_semantic_kernel
+from rag_eval.citations.payload import (
+    from_langchain,
+    from_llama_index,
+    from_semantic_kernel,
+    validate,
+)
 from rag_eval.core.errors import InputError
 from rag_eval.core.types import REQUIRED
 

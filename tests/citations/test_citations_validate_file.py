@@ -99,7 +99,7 @@ def test_offenders_are_named_with_their_lines(ran):
         "line 6: mismatch_index_hash [index_hash] found \\u001b[31m old; also rev_mismatch",
         "line 7: empty_citations",
         "citations.jsonl:4: error bad_json",
-        "1 of 3 tried   fix: index again, or answer again",
+        "1 of 4   fix: index again, or answer again",
     ):
         assert shown in text
     assert "\u001b" not in text
