@@ -394,7 +394,7 @@ def embedded_hashes(team: Team) -> dict[str, object]:
         options = (part for key, path in places.items() for part in (f"--{key}", str(path)))
         with log.open("ab") as stream:
             subprocess.run(
-                [sys.executable, "-m", "rag_eval.cli", "run", name, *options],
+                [sys.executable, "-m", "rag_eval", "run", name, *options],
                 env={key: text for key, text in OUTSIDE.items() if not key.startswith("RAG_EVAL_")},
                 stdout=stream,
                 stderr=stream,

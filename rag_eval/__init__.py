@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rag_eval.uncertainty.confidence import UncertainRetrieval
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
-    # `python -m rag_eval.cli` puts the working folder first, where a folder such as `pandas` would
+    # `python -m rag_eval` puts the working folder first, where a folder such as `pandas` would
     # run in place of the installed package
     sys.path.append(sys.path.pop(0))
 

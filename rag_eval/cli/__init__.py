@@ -7,12 +7,12 @@ from typing import Any
 
 import typer
 
-from rag_eval.cli import evaluate, gates, installation, outcomes, trust
+from rag_eval.cli import evaluate, outcomes, runs, trust
 from rag_eval.cli.app import ERROR, app
 
 __all__ = ["app", "main"]
 
-MODULES = (evaluate, gates, installation, outcomes, trust)
+MODULES = (evaluate, outcomes, runs, trust)
 """Modules that add their commands to the application when they are imported."""
 
 

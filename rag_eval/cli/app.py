@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from rag_eval.core.errors import InputError, Problem
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,8 +29,6 @@ ORDER: Final = (
     "outcome claim audit calibrate trust clean"
 ).split()
 """Commands in the order of the help."""
-
-
 REMOVED_COMMANDS: Final = {
     "baseline": "use `rag-eval gate --accept`",
     "calibrate compare": "the page of each report compares strategies",
@@ -45,6 +45,7 @@ REMOVED_COMMANDS: Final = {
     "ui": "run `make ui`, or `dagster dev -m rag_eval.definitions` and `mlflow ui`",
 }
 """Commands of earlier versions, each with what to use instead."""
+ERROR, GATE_FAILED = 1, 2
 
 
 class OrderedCommands(TyperGroup):
@@ -70,8 +71,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="How often does this retriever miss what the answer needed, and how sure are we?",
 )
-
-ERROR, GATE_FAILED = 1, 2
 
 Home = Annotated[
     str | None,
@@ -103,16 +102,14 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+_Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+]
+
+
 @app.callback()
-def _options(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
-) -> None:
+def _options(*, version: _Version = False) -> None:
     del version
 
 
@@ -125,7 +122,6 @@ def open_settings(
     """Read the settings with the options of this command, and turn telemetry off."""
     from pydantic import ValidationError
 
-    from rag_eval.core.errors import InputError, Problem
     from rag_eval.core.settings import Settings, telemetry_off
 
     telemetry_off()
@@ -133,12 +129,13 @@ def open_settings(
     try:
         return Settings.model_validate({k: v for k, v in options.items() if v is not None})
     except ValidationError as error:
+        file = "settings.toml or environment RAG_EVAL_*"
         raise InputError(
             [
                 Problem(
                     "bad_setting",
                     item["msg"],
-                    file="settings.toml or environment RAG_EVAL_*",
+                    file=file,
                     field=".".join(map(str, item["loc"])),
                     found=_shown_value(item["loc"], item.get("input")),
                 )
@@ -151,11 +148,8 @@ def _shown_value(place: "tuple[int | str, ...]", value: object) -> str | None:
     """Return the text of a setting; None if it may hold a key or a password."""
     from rag_eval.storage.secrets import shown_service
 
-    if (
-        place[:1] == ("database_url",)
-        or place[-1:] == ("api_key",)
-        or isinstance(value, dict | list)
-    ):
+    is_secret = place[:1] == ("database_url",) or place[-1:] == ("api_key",)
+    if is_secret or isinstance(value, dict | list):
         return None
     return repr(shown_service(value) if isinstance(value, str) else value)
 
@@ -175,7 +169,6 @@ def report_errors(*, writes_report: bool = False) -> Iterator[None]:
     Code inside that asks to exit, with any status, is such an error: a command ends with success or
     a failed gate only after this context.
     """
-    from rag_eval.core.errors import InputError, Problem
     from rag_eval.corpus.masking import masked_text
 
     try:
@@ -195,14 +188,9 @@ def report_errors(*, writes_report: bool = False) -> Iterator[None]:
         raise typer.Exit(ERROR) from error
     except OSError as error:  # a full disk or a missing permission needs no traceback
         place = None if error.filename is None else os.fsdecode(error.filename)
-        typer.echo(
-            str(Problem("file_system", error.strerror or type(error).__name__, file=place)),
-            err=True,
-        )
-        typer.echo(
-            "the command did not finish; fix this and run it again: finished stages are kept",
-            err=True,
-        )
+        problem = Problem("file_system", error.strerror or type(error).__name__, file=place)
+        again = "the command did not finish; fix this and run it again: finished stages are kept"
+        typer.echo(f"{problem}\n{again}", err=True)
         raise typer.Exit(ERROR) from None
 
 
@@ -222,11 +210,11 @@ def console_for() -> "Console":
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        columns = os.environ.get("COLUMNS", "")
-        width = int(columns) if columns.isdecimal() and int(columns) > 0 else 120
-        return Console(highlight=False, width=width, no_color=True)
-    return console
+    if console.is_terminal:
+        return console
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) > 0 else 120
+    return Console(highlight=False, width=width, no_color=True)
 
 
 def progress_for() -> "Progress":

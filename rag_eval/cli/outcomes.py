@@ -20,22 +20,45 @@ from rag_eval.cli.app import (
     open_settings,
     report_errors,
 )
-from rag_eval.core.errors import format_count
+from rag_eval.core.errors import InputError, ProblemList, format_count, quoted
 
 if TYPE_CHECKING:
     from rag_eval.storage.sql import SqlStore
     from rag_eval.uncertainty.outcome_records import RetrievalOutcome
     from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
 
-Target = Literal["miss_any", "miss_some"]
-Judge = Literal["qrels", "human", "llm_judge", "deep_audit"]
 Strategy = Annotated[str | None, typer.Option(help="Name of the strategy.")]
 Fingerprint = Annotated[
     str | None, typer.Option(help="Identity of everything that decides the strategy's rankings.")
 ]
 TargetOption = Annotated[
-    Target, typer.Option(help="miss_any: no gold in the top K; miss_some: some gold below K.")
+    Literal["miss_any", "miss_some"],
+    typer.Option(help="miss_any: no gold in the top K; miss_some: some gold below K."),
 ]
+Correct = Annotated[
+    str | None,
+    typer.Option(
+        help="Why judgements that differ from the existing ones supersede them; kept as a note."
+    ),
+]
+
+
+def _group(name: str, text: str) -> typer.Typer:
+    group = typer.Typer(name=name, help=text, no_args_is_help=True, pretty_exceptions_enable=False)
+    app.add_typer(group)
+    return group
+
+
+outcome = _group(
+    "outcome",
+    "Outcomes are judgements of what retrievals missed. Nothing is changed or deleted; a "
+    "correction is a new row.",
+)
+claim = _group("claim", "Production traffic without gold: import questions and what was retrieved.")
+audit = _group(
+    "audit",
+    "Random audits of production traffic: draw claims to be judged, with known probability.",
+)
 
 
 def _open_sql(home: str | None) -> "SqlStore":
@@ -47,21 +70,6 @@ def _open_sql(home: str | None) -> "SqlStore":
 
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
-
-
-outcome = typer.Typer(
-    name="outcome",
-    help="Outcomes are judgements of what retrievals missed. Nothing is changed or deleted; a "
-    "correction is a new row.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-Correct = Annotated[
-    str | None,
-    typer.Option(
-        help="Why judgements that differ from the existing ones supersede them; kept as a note."
-    ),
-]
 
 
 def _record(
@@ -91,7 +99,10 @@ def add_outcome(
     k: Annotated[
         int | None, typer.Option(help="Cutoff of the target. Default: the claim's, else 10.")
     ] = None,
-    gold_source: Annotated[Judge, typer.Option(help="Where the judgement comes from.")] = "human",
+    gold_source: Annotated[
+        Literal["qrels", "human", "llm_judge", "deep_audit"],
+        typer.Option(help="Where the judgement comes from."),
+    ] = "human",
     independent: Annotated[
         bool, typer.Option("--independent", help="Judged by a search of the corpus by hand.")
     ] = False,
@@ -103,7 +114,6 @@ def add_outcome(
 ) -> None:
     """Record one judgement."""
     with report_errors():
-        from rag_eval.core.errors import InputError
         from rag_eval.uncertainty.outcome_files import read_outcome
         from rag_eval.uncertainty.outcomes import OutcomeStore
 
@@ -121,8 +131,7 @@ def add_outcome(
             "gold_source": gold_source,
         }
         typed = {name: value for name, value in typed.items() if value is not None}
-        judgement = read_outcome(typed, store.sql, now=_now())
-        recorded = _record(store, [judgement], correct)
+        recorded = _record(store, [read_outcome(typed, store.sql, now=_now())], correct)
         for standing in recorded.differing.values():
             raise InputError.of(
                 "differs",
@@ -131,8 +140,7 @@ def add_outcome(
                 found=standing,
                 accepted="--correct WHY with a new reason, to supersede it",
             )
-        new = f"recorded: {recorded.added[0]}" if recorded.added else "already there"
-        typer.echo(new)
+        typer.echo(f"recorded: {recorded.added[0]}" if recorded.added else "already there")
 
 
 @outcome.command("import")
@@ -157,25 +165,16 @@ def import_outcomes(
             file, store.sql, now=_now(), strategy=strategy, fingerprint=fingerprint
         )
         recorded = _record(store, outcomes, correct)
+        added = format_count(len(recorded.added), "outcome")
         unjudged = f", {format_count(n_left, 'line')} not judged yet" if n_left else ""
-        typer.echo(
-            f"{format_count(len(recorded.added), 'outcome')} recorded, "
-            f"{len(recorded.already_there):,} were there already{unjudged}"
-        )
+        there = f"{len(recorded.already_there):,} were there already"
+        typer.echo(f"{added} recorded, {there}{unjudged}")
         if recorded.differing:
             typer.echo(
                 f"warning: {len(recorded.differing):,} differ from existing judgements, which "
                 "were kept; --correct WHY lets the file supersede them",
                 err=True,
             )
-
-
-claim = typer.Typer(
-    name="claim",
-    help="Production traffic without gold: import questions and what was retrieved.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
 
 
 @claim.command("import")
@@ -201,7 +200,6 @@ def import_claims(
     Personal data in the questions is masked, and claims that are stored already are skipped.
     """
     with report_errors():
-        from rag_eval.core.errors import ProblemList
         from rag_eval.corpus.masking import masked_text
         from rag_eval.uncertainty.outcome_files import read_claims
         from rag_eval.uncertainty.traffic import TrafficStore
@@ -214,19 +212,9 @@ def import_claims(
             typer.echo(masked_text(str(warning)), err=True)
         added = TrafficStore(_open_sql(home)).add(claims, now=_now())
         covered = ", ".join(f"{count} {name}" for name, count in sorted(masked.items()))
-        typer.echo(
-            f"{format_count(added, 'claim')} imported, {len(claims) - added:,} were there already; "
-            f"masked: {covered or 'nothing'}"
-        )
+        there = f"{len(claims) - added:,} were there already; masked: {covered or 'nothing'}"
+        typer.echo(f"{format_count(added, 'claim')} imported, {there}")
     typer.echo(f"next: {command()} audit draw --n 50 --seed 1")
-
-
-audit = typer.Typer(
-    name="audit",
-    help="Random audits of production traffic: draw claims to be judged, with known probability.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
 
 
 @audit.command()
@@ -252,16 +240,13 @@ def draw(
     Writes the file that the auditor fills in.
     """
     with report_errors():
-        from rag_eval.core.errors import quoted
         from rag_eval.uncertainty.traffic import Sample, TrafficStore
 
         sample = Sample(n=n, seed=seed, target=target, strategy=strategy, fingerprint=fingerprint)
-        draw_made = TrafficStore(_open_sql(home)).draw(sample, out, now=_now())
-        typer.echo(
-            f"draw {draw_made.draw_id}: {draw_made.n:,} of "
-            f"{format_count(draw_made.population, 'claim')} of {quoted(draw_made.strategy)}, each "
-            f"drawn with probability {draw_made.n / draw_made.population:.4g}, written to {out}"
-        )
+        drawn = TrafficStore(_open_sql(home)).draw(sample, out, now=_now())
+        population = f"{format_count(drawn.population, 'claim')} of {quoted(drawn.strategy)}"
+        chance = f"each drawn with probability {drawn.n / drawn.population:.4g}"
+        typer.echo(f"draw {drawn.draw_id}: {drawn.n:,} of {population}, {chance}, written to {out}")
     typer.echo(
         f"fill in missed, missed_content and gold_source, then: {command()} outcome import {out}"
     )
@@ -295,7 +280,3 @@ def calibrate(
             typer.echo(json_form.dumps(plain, sort_keys=True, allow_nan=False))
         else:
             show_calibration(console_for(), calibrated)
-
-
-for group in (outcome, claim, audit):
-    app.add_typer(group)

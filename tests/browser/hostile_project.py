@@ -276,7 +276,7 @@ def command(
         "RAG_EVAL_GOLD_SETS": str(root / "gold_sets"),
     }
     return subprocess.run(
-        [sys.executable, "-m", "rag_eval.cli", *arguments],
+        [sys.executable, "-m", "rag_eval", *arguments],
         capture_output=True,
         text=True,
         timeout=900,

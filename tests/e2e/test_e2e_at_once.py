@@ -36,7 +36,7 @@ def start(project, name):
     """Start `rag-eval run`; its standard error is a file, so that nobody has to read it."""
     with (project.root / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "rag_eval.cli", *project.arguments("run", name)],
+            [sys.executable, "-m", "rag_eval", *project.arguments("run", name)],
             cwd=project.root,
             stdout=subprocess.DEVNULL,
             stderr=log,

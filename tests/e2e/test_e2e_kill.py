@@ -42,7 +42,7 @@ def start(root: Path, home: str) -> "subprocess.Popen[bytes]":
     } | {"RAG_EVAL_PRIMARY_GOLD_SET": "smoke"}
     folders = {"gold-sets": "gold_sets", "home": home, "reports": f"{home}-reports"}
     options = (part for name, path in folders.items() for part in (f"--{name}", str(root / path)))
-    command = [sys.executable, "-m", "rag_eval.cli", "run", "smoke", *options]
+    command = [sys.executable, "-m", "rag_eval", "run", "smoke", *options]
     with (root / f"{home}.log").open("ab") as log:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, cwd=root, env=env)
 

@@ -176,7 +176,7 @@ class Project:
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command in its own process, as a user would."""
         return subprocess.run(
-            [sys.executable, "-m", "rag_eval.cli", *self.arguments(command, *more)],
+            [sys.executable, "-m", "rag_eval", *self.arguments(command, *more)],
             capture_output=True,
             text=True,
             timeout=200,

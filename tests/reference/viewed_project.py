@@ -87,7 +87,7 @@ class Server:
         words = [
             sys.executable,
             "-m",
-            "rag_eval.cli",
+            "rag_eval",
             command,
             "--home",
             str(home),
