@@ -1,4 +1,4 @@
-"""Read HTML, reStructuredText, notebooks and PDF as texts with headings or pages.
+"""Read Markdown, text, reStructuredText, HTML, notebooks and PDF as texts with headings or pages.
 
 HTML and notebooks become Markdown. Of HTML, scripts, styles and comments are dropped, as every
 reader drops them. Hidden elements stay, marked as hidden, because they reach a model that is given
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rag_eval.core.parts import explain_missing
-from rag_eval.corpus.markdown import headings, rst_headings
+from rag_eval.corpus.markdown import front_matter, headings, rst_headings
 
 MAX_DEPTH, MAX_ATTRIBUTES = 1000, 5000
 """Most open elements of HTML, and attributes of a tag, because parsers take quadratic time."""
@@ -25,11 +25,13 @@ MAX_CHARS = 64 * 1024 * 1024
 
 
 class Content(NamedTuple):
-    """A text, its format as a kind of `RawDocument`, and the title that the file states."""
+    """A text, its format as a kind of `RawDocument`, its title, and front matter with its end."""
 
     text: str
     kind: str
     title: str = ""
+    front_matter: Mapping[str, object] = {}
+    body_start: int = 0
 
 
 class UnreadableError(Exception):
@@ -125,13 +127,14 @@ def read_html(text: str) -> Content:
 
     _check_bounds(text)
     tree = LexborHTMLParser(text)
-    title = tree.css_first("title")
     body = "".join(_write_markdown(tree.root)) if tree.root is not None else ""
     body = _BLANK_LINES.sub("\n\n", body).strip()
-    return Content(body, "markdown", "" if title is None else " ".join(title.text().split()))
+    element = tree.css_first("title")
+    title = "" if element is None else " ".join(element.text().split())
+    return Content(body, "markdown", title or _first_heading(body))
 
 
-# ---- Notebooks
+# ---- Other texts
 
 
 def read_notebook(text: str) -> Content:
@@ -148,15 +151,28 @@ def read_notebook(text: str) -> Content:
         if source.strip()
     ]
     body = _BLANK_LINES.sub("\n\n", "".join(parts)).strip()
-    return Content(body, "markdown")
+    return Content(body, "markdown", _first_heading(body))
 
 
-# ---- reStructuredText
+def _read_markdown(text: str) -> Content:
+    values, start = front_matter(text)
+    title = first_text(values, "title") or _first_heading(text, start)
+    return Content(text, "markdown", title, values, start)
 
 
-def read_rst(text: str) -> Content:
-    """Keep the text; its title is the first heading."""
+def _read_rst(text: str) -> Content:
     return Content(text, "rst", next((head.title for head in rst_headings(text)), ""))
+
+
+def _first_heading(text: str, start: int = 0) -> str:
+    titles = (head.title for head in headings(text, start) if head.level == 1)
+    return next(filter(None, titles), "")
+
+
+def first_text(values: Mapping[str, object], *keys: str) -> str:
+    """Return the first text, without outer white space, at the keys of front matter, else ""."""
+    texts = (value.strip() for key in keys if isinstance(value := values.get(key), str))
+    return next(filter(None, texts), "")
 
 
 # ---- PDF
@@ -213,12 +229,14 @@ def read_pdf(source: bytes) -> Content:
 
 
 _TEXTS: Mapping[str, Callable[[str], Content]] = {
+    ".md": _read_markdown,
+    ".markdown": _read_markdown,
+    ".txt": lambda text: Content(text, "text"),
+    ".rst": _read_rst,
     ".html": read_html,
     ".htm": read_html,
     ".ipynb": read_notebook,
-    ".rst": read_rst,
 }
-MARKDOWN = frozenset({".md", ".markdown"})
 _EXTRA = frozenset({".html", ".htm", ".pdf"})
 ENDINGS = (*_TEXTS, ".pdf")
 """Endings of the files that `read_format` reads."""
@@ -232,19 +250,11 @@ def missing_reader(ending: str) -> str:
 def read_format(
     ending: str, source: bytes, decode: Callable[[bytes], str | None]
 ) -> Content | None:
-    """Read a file by its ending; None where `decode` has reported a fault.
+    """Read a file by its ending, one of `ENDINGS`; None where `decode` has reported a fault.
 
     Raises UnreadableError for a file that is not in its format, or beyond a bound.
     """
     if ending == ".pdf":
         return read_pdf(source)
     text = decode(source)
-    if text is None:
-        return None
-    if ending not in _TEXTS:
-        return Content(text, "markdown" if ending in MARKDOWN else "text")
-    content = _TEXTS[ending](text)
-    if content.kind == "markdown" and not content.title:
-        first = (head.title for head in headings(content.text) if head.level == 1)
-        content = content._replace(title=next(first, ""))
-    return content
+    return None if text is None else _TEXTS[ending](text)
