@@ -1,24 +1,32 @@
-"""Documents -> chunks: spans of at most `max_tokens` tokens with exact character offsets.
+"""Documents -> sections, sentences and chunks, all with exact character offsets.
 
-The module also finds the borders of sections and sentences.
+Chunks are spans of at most `max_tokens` tokens.
 """
 
+import functools
 import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pandas as pd
 
 from rag_eval.core.frames import CHUNKS
-from rag_eval.core.loader import Chunker
+from rag_eval.core.loader import Chunker, RawDocument
 from rag_eval.corpus.analyzer import ANALYZER, BLANKLESS, count_tokens, token_spans
-from rag_eval.corpus.markdown import Heading, headings, line_starts, parse_blocks
 from rag_eval.storage.hashing import SHORT, canonical_json, digest, text_hash
 
-# ---- Sections: text under one heading, with ids that people can write into a gold set
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
+# ---- Headings and front matter
+
+MAX_FRONT_MATTER = 65_536
+_LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n)|[^\r\n]++")
+_FRONT = re.compile(r"(?P<fence>---|\+\+\+)[ \t]*(?:\r\n?|\n)")
+_RST_RULE = re.compile(r"([!-/:-@\[-`{-~])\1+[ \t]*$")
 _UNDERLINED = re.compile(
     r"^(?P<title>[^\s=>.|+-][^\r\n]{0,79}+)\r?\n(?P<rule>-{3,80}+)[ \t]*+\r?$", re.MULTILINE
 )
@@ -27,6 +35,114 @@ _RULE_SLACK = 2
 """Allowed difference of length between a heading and the underline, seen in docstrings."""
 _TWO_LINE_ENDS = 4
 """Characters of two line ends, each at most CRLF."""
+
+
+class Heading(NamedTuple):
+    """A heading: its level from 1, its plain text and the offset of its line."""
+
+    level: int
+    title: str
+    start: int
+
+
+def front_matter(text: str) -> tuple[dict[str, object], int]:
+    """Return the YAML (`---`) or TOML (`+++`) front matter of a file, and the end offset.
+
+    A file without front matter gives ({}, 0), even if the file begins with a rule.
+    """
+    import tomllib
+
+    import yaml
+
+    head = _FRONT.match(text)
+    if head is None:
+        return {}, 0
+    closing = re.compile(rf"^{re.escape(head['fence'])}[ \t]*(?:\r\n?|\n|\Z)", re.MULTILINE)
+    end = closing.search(text, head.end(), MAX_FRONT_MATTER)
+    if end is None:
+        return {}, 0
+    block = text[head.end() : end.start()]
+    try:
+        if head["fence"] == "+++":
+            values = tomllib.loads(block.replace("\r\n", "\n"))
+        else:
+            events = yaml.parse(block, yaml.SafeLoader)
+            if any(isinstance(event, yaml.AliasEvent) for event in events):
+                return {}, 0  # merged aliases of merged aliases grow without bound
+            values = yaml.safe_load(block)
+    except (yaml.YAMLError, RecursionError, ValueError):  # a fault of TOML is a ValueError
+        return {}, 0
+    return (values, end.end()) if isinstance(values, dict) else ({}, 0)
+
+
+def _line_starts(text: str, start: int = 0) -> list[int]:
+    """Return the offset of each line from `start` on, and the end of the text."""
+    return [*(match.start() for match in _LINE.finditer(text, start)), len(text)]
+
+
+@functools.lru_cache(maxsize=4)
+def _parser(*disabled: str) -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").enable("table").disable(list(disabled))
+
+
+def _parse_blocks(text: str) -> "list[Token]":
+    """Return the tokens of blocks; parsing no inline text saves most of the time."""
+    return _parser("inline", "text_join").parse(text)
+
+
+def _plain_text(inline: str) -> str:
+    """Return the words of inline Markdown without emphasis, links and code marks."""
+    tokens = _parser().parseInline(inline)
+    children = [child for token in tokens for child in token.children or ()]
+    words = (child.content or " " for child in children if child.type != "html_inline")
+    return " ".join("".join(words).split())
+
+
+def headings(text: str, start: int = 0) -> list[Heading]:
+    """Return the headings of Markdown, except headings in fences, quotes, lists or HTML."""
+    starts = _line_starts(text, start)
+    return [
+        Heading(int(opening.tag[1:]), _plain_text(inline.content), starts[opening.map[0]])
+        for opening, inline in itertools.pairwise(_parse_blocks(text[start:]))
+        if opening.type == "heading_open" and opening.level == 0 and opening.map
+    ]
+
+
+def rst_headings(text: str) -> list[Heading]:
+    """Return the underlined headings of reStructuredText, perhaps with a line above.
+
+    The first style of rules is level 1, the next new style level 2, and so on.
+    """
+    starts = _line_starts(text)
+    lines = [text[start:end].rstrip("\r\n") for start, end in itertools.pairwise(starts)]
+    rules = [match and match[1] for match in map(_RST_RULE.match, lines)]
+    heads, levels = [], dict[tuple[str, bool], int]()
+    for at, mark in enumerate(rules[1:], 1):
+        title = lines[at - 1].rstrip()
+        above = at > 1 and rules[at - 2] == mark
+        is_first = at == 1 or not lines[at - 2].strip() or above
+        if not mark or rules[at - 1] or not is_first or not title.strip():
+            continue
+        if len(lines[at].rstrip()) >= len(title) and (above or not title[0].isspace()):
+            level = levels.setdefault((mark, above), len(levels) + 1)
+            heads.append(Heading(level, title.strip(), starts[at - 1 - above]))
+    return heads
+
+
+def _numpydoc_headings(text: str) -> list[Heading]:
+    heads = []
+    for match in _UNDERLINED.finditer(text):
+        title, at = match["title"].rstrip(), match.start()
+        before = text[max(at - _TWO_LINE_ENDS, 0) : at].replace("\r", "")
+        is_apart = not before.strip() or before.endswith("\n\n")
+        if is_apart and abs(len(title) - len(match["rule"])) <= _RULE_SLACK:
+            heads.append(Heading(1, title, at))
+    return heads
+
+
+# ---- Sections: text under one heading, with ids that people can write into a gold set
 
 
 class Section(NamedTuple):
@@ -49,78 +165,63 @@ def slug(heading: str) -> str:
     return "-".join(_NOT_SLUG.sub("", heading.lower()).split()) or "section"
 
 
-def _unused(path: str, taken: set[str]) -> str:
-    number, candidate = 1, path
-    while candidate in taken:
-        number += 1
-        candidate = f"{path}-{number}"
-    taken.add(candidate)
-    return candidate
+def document_sections(document: RawDocument, title: str, text: str) -> list[Section]:
+    """Split a document, whose title and text may be masked, by its kind."""
+    doc_id = document.doc_id
+    if document.passages and document.text == text:
+        return [Section(section_id, "", start, end) for section_id, start, end in document.passages]
+    if document.section_id is None and document.kind == "numpydoc":
+        return numpydoc_sections(doc_id, title, text)
+    if document.section_id is None and document.kind == "markdown":
+        return markdown_sections(doc_id, title, text, document.body_start)
+    if document.section_id is None and document.kind == "rst":
+        return _split(doc_id, title, text, rst_headings(text))
+    if document.section_id is None and document.kind == "pages":
+        ends = [match.start() for match in re.finditer(r"\f|\Z", text)]
+        edges = enumerate(zip([0, *(end + 1 for end in ends)], ends, strict=False), 1)
+        return [Section(f"{doc_id}#page-{number}", title, *edge) for number, edge in edges]
+    return [Section(document.section_id or doc_id, title, 0, len(text))]
 
 
 def numpydoc_sections(doc_id: str, title: str, text: str) -> list[Section]:
     """Split a docstring at its underlined headings; text before them is `#summary`."""
-    heads = [
-        (match["title"].rstrip(), match.start())
-        for match in _UNDERLINED.finditer(text)
-        if abs(len(match["title"].rstrip()) - len(match["rule"])) <= _RULE_SLACK
-        and _follows_blank(text, match.start())
-    ]
-    first = heads[0][1] if heads else len(text)
-    taken: set[str] = set()
-    sections = (
-        [Section(f"{doc_id}#{_unused('summary', taken)}", title, 0, first)]
-        if not heads or text[:first].strip()
-        else []
-    )
-    for (heading, start), end in zip(
-        heads, [*(start for _, start in heads), len(text)][1:], strict=True
-    ):
-        sections.append(Section(f"{doc_id}#{_unused(slug(heading), taken)}", heading, start, end))
-    return sections
-
-
-def _follows_blank(text: str, start: int) -> bool:
-    before = text[max(start - _TWO_LINE_ENDS, 0) : start]
-    return not before or before.replace("\r", "").endswith("\n\n") or not before.strip()
+    return _split(doc_id, title, text, _numpydoc_headings(text), preface="summary")
 
 
 def markdown_sections(doc_id: str, title: str, text: str, body_start: int = 0) -> list[Section]:
-    """Split a Markdown document at the headings, as `heading_sections` does."""
-    return heading_sections(doc_id, title, text, headings(text, body_start), body_start)
+    """Split a Markdown document at the headings; front matter lies in no section."""
+    return _split(doc_id, title, text, headings(text, body_start), body_start)
 
 
-def page_sections(doc_id: str, title: str, text: str) -> list[Section]:
-    """Split a document at its form feeds into pages, the sections `<doc_id>#page-1` and so on."""
-    pages = text.split("\f")
-    starts = itertools.accumulate(map(len, pages), lambda at, size: at + size + 1, initial=0)
-    return [
-        Section(f"{doc_id}#page-{number}", title, start, start + len(page))
-        for number, (start, page) in enumerate(zip(starts, pages, strict=False), 1)
-    ]
-
-
-def heading_sections(
-    doc_id: str, title: str, text: str, heads: Sequence[Heading], body_start: int = 0
+def _split(
+    doc_id: str,
+    title: str,
+    text: str,
+    heads: Sequence[Heading],
+    body_start: int = 0,
+    *,
+    preface: str = "",
 ) -> list[Section]:
     """Split a document at headings.
 
     The id of a section is a path of headings, such as `<doc_id>#guide/installing`. Equal paths get
-    `-2`, `-3`. Text before the first heading is the section `<doc_id>`. Front matter lies in no
-    section.
+    `-2`, `-3`. Text before the first heading is the section `<doc_id>`, or `<doc_id>#<preface>`.
     """
     first = heads[0].start if heads else len(text)
-    sections = (
-        [Section(doc_id, title, body_start, first)]
-        if not heads or text[body_start:first].strip()
-        else []
-    )
+    sections: list[Section] = []
     taken: set[str] = set()
+    if not heads or text[body_start:first].strip():
+        taken.add(preface)
+        name = f"{doc_id}#{preface}" if preface else doc_id
+        sections.append(Section(name, title, body_start, first))
     above: list[tuple[int, str]] = []  # level and path of each heading above
     ends = [*(head.start for head in heads), len(text)][1:]
     for head, end in zip(heads, ends, strict=True):
         above = [(level, path) for level, path in above if level < head.level]
-        path = _unused(f"{above[-1][1]}/{slug(head.title)}" if above else slug(head.title), taken)
+        base = f"{above[-1][1]}/{slug(head.title)}" if above else slug(head.title)
+        numbered = (f"{base}-{number}" for number in itertools.count(2))
+        path = next(it for it in itertools.chain([base], numbered) if it not in taken)
+        taken.add(path)
         above.append((head.level, path))
         sections.append(Section(f"{doc_id}#{path}", head.title, head.start, end))
     return sections
@@ -190,10 +291,10 @@ def _is_abbreviation(before: str, following: str) -> bool:
 def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
     """Return the offsets in text[start:end] where a sentence begins, except the first sentence.
 
-    A sentence ends at a blank line. A sentence also ends at `.`, `!`, `?` or `…` (with closing
-    quotes and brackets) before white space, or at a full stop of another script. In the same
-    paragraph, a dot of an abbreviation, an initial or a list item's number ends no sentence, and
-    no mark before a lower-case letter does.
+    A sentence ends at a blank line, at `.`, `!`, `?` or `…` (with closing quotes and brackets)
+    before white space, and at a full stop of another script. In a paragraph, a dot of an
+    abbreviation, an initial or a list item's number ends none, and no mark before a lower-case
+    letter does.
     """
     end = len(text) if end is None else end
     offsets = []
@@ -272,7 +373,6 @@ def trim(text: str, start: int, end: int) -> tuple[int, int] | None:
 
 _NEWLINE = r"(?:\r\n?+|\n)"
 _PARAGRAPH = re.compile(rf"{_NEWLINE}(?:[^\S\r\n]*+{_NEWLINE})++")
-_BORDER_LINE = re.compile(_NEWLINE)
 _SPACE = re.compile(r"\s++")
 _PARAMETER = re.compile(rf"^(?=\S[^\r\n]*+{_NEWLINE}[ \t]++\S)", re.MULTILINE)
 _PROMPT = re.compile(r"^(?=>>> )", re.MULTILINE)
@@ -281,59 +381,51 @@ _DEFINITION_LISTS = frozenset(
     "|see also".split("|")
 )
 
-Level = Callable[[str, int, int], list[int]]
+_Finder = Callable[[str, int, int], list[int]]
 """Text, start, end -> rising offsets between start and end at which a piece may begin."""
 
 
-class Levels(NamedTuple):
+class _Levels(NamedTuple):
     """Border finders from strong to weak, and the offset after a leading heading.
 
     Only the weakest two finders cut before `content`, so a heading stays with the text below.
     """
 
-    finders: tuple[Level, ...]
+    finders: tuple[_Finder, ...]
     content: int
 
 
-def _at(pattern: re.Pattern[str]) -> Level:
-    def find(text: str, start: int, end: int) -> list[int]:
-        return [match.end() for match in pattern.finditer(text, start, end)]
-
-    return find
-
-
-def _at_offsets(offsets: list[int]) -> Level:
-    def find(_: str, start: int, end: int) -> list[int]:
-        return [offset for offset in offsets if start < offset < end]
-
-    return find
-
-
-_PARAGRAPHS, _LINES = _at(_PARAGRAPH), _at(_BORDER_LINE)
+def _at(pattern: re.Pattern[str]) -> _Finder:
+    return lambda text, start, end: [match.end() for match in pattern.finditer(text, start, end)]
 
 
 def _at_tokens(text: str, start: int, end: int) -> list[int]:
     return [at for at, _ in token_spans(text, start, end)]
 
 
-_WEAKEST = (_at(_SPACE), _at_tokens)
+_PARAGRAPHS, _LINES = _at(_PARAGRAPH), _at(re.compile(_NEWLINE))
+_WEAKEST: tuple[_Finder, ...] = (_at(_SPACE), _at_tokens)
 """Borders at white space and before tokens, so that any text can be cut small enough."""
 
 
-def _numpydoc_levels(text: str, start: int, end: int, heading: str) -> Levels:
-    """Cut between parameters, then paragraphs, prompts of examples, lines."""
-    parameters = (_at(_PARAMETER),) if heading.lower() in _DEFINITION_LISTS else ()
-    finders = (*parameters, _PARAGRAPHS, _at(_PROMPT), _LINES, borders, *_WEAKEST)
-    head = _UNDERLINED.match(text, start, end)
-    return Levels(finders, head.end() if head else start)
+def _find_levels(kind: str, text: str, start: int, end: int, heading: str) -> _Levels:
+    """Return the borders of a section by kind of chunker.
 
-
-def _markdown_levels(text: str, start: int, end: int, _: str) -> Levels:
-    """Cut between blocks of the document, then nested blocks, paragraphs, lines, sentences."""
-    starts = [start + offset for offset in line_starts(text[start:end])]
+    `numpydoc` cuts between parameters, paragraphs, prompts of examples, lines and sentences,
+    `markdown` between blocks, nested blocks, paragraphs, lines and sentences, and `text` between
+    paragraphs and sentences.
+    """
+    if kind == "text":
+        return _Levels((_PARAGRAPHS, borders, *_WEAKEST), start)
+    if kind == "numpydoc":
+        parameters = (_at(_PARAMETER),) if heading.lower() in _DEFINITION_LISTS else ()
+        head = _UNDERLINED.match(text, start, end)
+        finders = (*parameters, _PARAGRAPHS, _at(_PROMPT), _LINES, borders, *_WEAKEST)
+        return _Levels(finders, head.end() if head else start)
+    starts = [start + offset for offset in _line_starts(text[start:end])]
     top: dict[int, str] = {}
     nested: set[int] = set()
-    for token in parse_blocks(text[start:end]):
+    for token in _parse_blocks(text[start:end]):
         if token.map and token.nesting >= 0 and token.type != "inline":
             at = starts[token.map[0]]
             if token.level == 0:
@@ -342,14 +434,13 @@ def _markdown_levels(text: str, start: int, end: int, _: str) -> Levels:
                 nested.add(at)
     content = start
     if next(iter(top.values()), "") == "heading_open":
-        content = next((at for at, kind in top.items() if kind != "heading_open"), end)
-    blocks = (_at_offsets(sorted(top)), _at_offsets(sorted(nested)))
-    return Levels((*blocks, _PARAGRAPHS, _LINES, borders, *_WEAKEST), content)
+        content = next((at for at, block in top.items() if block != "heading_open"), end)
 
+    def within(offsets: Sequence[int]) -> _Finder:
+        return lambda _, low, high: [at for at in offsets if low < at < high]
 
-def _text_levels(_: str, start: int, __: int, ___: str) -> Levels:
-    """Cut between paragraphs, then sentences."""
-    return Levels((_PARAGRAPHS, borders, *_WEAKEST), start)
+    blocks = (within(sorted(top)), within(sorted(nested)))
+    return _Levels((*blocks, _PARAGRAPHS, _LINES, borders, *_WEAKEST), content)
 
 
 # ---- Chunks
@@ -360,11 +451,10 @@ Span = tuple[int, int]
 Piece = tuple[int, int, int]
 """Start, end and number of tokens."""
 
-_LEVELS = {"numpydoc": _numpydoc_levels, "markdown": _markdown_levels, "text": _text_levels}
 _OVERLAPPING = frozenset({"text", "markdown"})
 
 
-def _pieces(text: str, start: int, end: int, levels: Levels, limit: int) -> Iterator[Piece]:
+def _pieces(text: str, start: int, end: int, levels: _Levels, limit: int) -> Iterator[Piece]:
     """Cut at the strongest borders that make every piece fit; a piece of one token always fits."""
     tokens = count_tokens(text[start:end])
     if tokens <= limit:
@@ -374,7 +464,7 @@ def _pieces(text: str, start: int, end: int, levels: Levels, limit: int) -> Iter
     weak = len(levels.finders) <= len(_WEAKEST)
     low = start if weak else max(start, levels.content)
     cuts = [at for at in finder(text, start, end) if low < at < end]
-    below = Levels(tuple(weaker), levels.content)
+    below = _Levels(tuple(weaker), levels.content)
     for low, high in itertools.pairwise([start, *cuts, end]):
         if weaker:
             yield from _pieces(text, low, high, below, limit)
@@ -410,14 +500,14 @@ def _section_spans(
     most = chunker.max_tokens
     if chunker.kind == "sentence":
         for low, high in spans(text, start, end):
-            yield from _packed(_pieces(text, low, high, Levels(_WEAKEST, start), most), most)
+            yield from _packed(_pieces(text, low, high, _Levels(_WEAKEST, start), most), most)
         return
     if count_tokens(text[start:end]) <= most:
         yield start, end
         return
     overlap = chunker.overlap if chunker.kind in _OVERLAPPING else 0
     limit = most - overlap
-    levels = _LEVELS[chunker.kind](text, start, end, heading)
+    levels = _find_levels(chunker.kind, text, start, end, heading)
     previous = None
     for low, high in _packed(_pieces(text, start, end, levels, limit), limit):
         reaches = previous is not None and overlap

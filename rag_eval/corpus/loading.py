@@ -3,6 +3,8 @@
 import dataclasses
 import hashlib
 import re
+import unicodedata
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,22 +16,9 @@ from rag_eval.core.config import SOURCES
 from rag_eval.core.errors import Place, ProblemList, quoted
 from rag_eval.core.frames import DOCUMENTS, SECTIONS, make_frame
 from rag_eval.core.loader import Loader, RawDocument
-from rag_eval.corpus.chunking import (
-    Section,
-    heading_sections,
-    markdown_sections,
-    numpydoc_sections,
-    page_sections,
-)
-from rag_eval.corpus.markdown import rst_headings
+from rag_eval.corpus.chunking import Section, document_sections
 from rag_eval.corpus.masking import NAMES, mask, mask_decoded
-from rag_eval.corpus.source import (
-    MAX_SHOWN_CHARS,
-    author_hash,
-    domain_of,
-    one_line,
-    without_user,
-)
+from rag_eval.corpus.source import MAX_DOMAIN_CHARS, MAX_SHOWN_CHARS, author_hash
 from rag_eval.storage.hashing import digest, lines_hash, text_hash
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -48,16 +37,28 @@ class CorpusFacts:
     n_documents: int
 
 
-class LoadedCorpus(NamedTuple):
-    """A corpus as stages use it."""
+class CorpusFrames(NamedTuple):
+    """DOCUMENTS and SOURCES, sorted by doc_id, and SECTIONS, by document and place."""
 
     documents: pd.DataFrame
-    """DOCUMENTS, sorted by doc_id."""
     sections: pd.DataFrame
-    """SECTIONS, sorted by document and place."""
     sources: pd.DataFrame
-    """SOURCES, with one row for each document in the order of `documents`."""
+
+
+class LoadedCorpus(NamedTuple):
+    """The frames of a corpus, as in `CorpusFrames`, and its facts."""
+
+    documents: pd.DataFrame
+    sections: pd.DataFrame
+    sources: pd.DataFrame
     about: CorpusFacts
+
+
+class MaskedDocuments(NamedTuple):
+    """Frames of a corpus, with the number of masked pieces by document and pattern name."""
+
+    frames: CorpusFrames
+    masked: pd.DataFrame
 
 
 def identify(spec: Loader, base: Path) -> str:
@@ -70,65 +71,15 @@ def identify(spec: Loader, base: Path) -> str:
     return digest([configured, lines_hash(spec.identity(base))])
 
 
-def _make_storable(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot hold, by one U+FFFD each, so offsets stay."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
-
-
-def _make_sections(document: RawDocument, title: str, text: str) -> list[Section]:
-    doc_id = document.doc_id
-    if document.passages and document.text == text:
-        return [Section(section_id, "", start, end) for section_id, start, end in document.passages]
-    if document.section_id is None and document.kind == "numpydoc":
-        return numpydoc_sections(doc_id, title, text)
-    if document.section_id is None and document.kind == "markdown":
-        return markdown_sections(doc_id, title, text, document.body_start)
-    if document.section_id is None and document.kind == "rst":
-        return heading_sections(doc_id, title, text, rst_headings(text))
-    if document.section_id is None and document.kind == "pages":
-        return page_sections(doc_id, title, text)
-    return [Section(document.section_id or doc_id, title, 0, len(text))]
-
-
-def _refuse_shared_sections(owned: list[tuple[Section, RawDocument]]) -> None:
-    """Refuse a section id of two documents, because gold could not tell them apart."""
-    problems = ProblemList()
-    first: dict[str, str] = {}
-    for section, owner in owned:
-        other = first.setdefault(section.section_id, owner.doc_id)
-        if other != owner.doc_id:
-            message = f"the section id is also that of document {quoted(other)}"
-            more: Place = {"field": "section_id", "found": quoted(section.section_id)}
-            problems.add("duplicate_section_id", message, owner.place or owner.doc_id, **more)
-    problems.raise_errors()
-
-
 def load_corpus(spec: Loader, base: Path) -> LoadedCorpus:
     """Read a corpus; mask it before anything else sees it (`mask_documents`).
 
     Raises InputError with every problem of the input, the first hundred listed.
     """
     raw = spec.read(base)
-    documents = mask_documents(raw.documents, spec)
-    facts = describe_corpus(
-        spec, documents.frames.documents, documents.masked, raw.rev, is_dirty=raw.is_dirty
-    )
-    return LoadedCorpus(*documents.frames, facts)
-
-
-class CorpusFrames(NamedTuple):
-    """The frames of a corpus, as in `LoadedCorpus`."""
-
-    documents: pd.DataFrame
-    sections: pd.DataFrame
-    sources: pd.DataFrame
-
-
-class MaskedDocuments(NamedTuple):
-    """Frames of a corpus, with the number of masked pieces by document and pattern name."""
-
-    frames: CorpusFrames
-    masked: pd.DataFrame
+    frames, masked = mask_documents(raw.documents, spec)
+    facts = describe_corpus(spec, frames.documents, masked, raw.rev, is_dirty=raw.is_dirty)
+    return LoadedCorpus(*frames, facts)
 
 
 def mask_documents(documents: Iterable[RawDocument], spec: Loader) -> MaskedDocuments:
@@ -145,11 +96,12 @@ def mask_documents(documents: Iterable[RawDocument], spec: Loader) -> MaskedDocu
     owned: list[tuple[Section, RawDocument]] = []
     for document in sorted(documents, key=lambda document: document.doc_id):
         doc_id, counts = document.doc_id, Counter[str]()
-        title, text = _make_storable(document.title), _make_storable(document.text)
-        url = without_user(_make_storable(document.source_url))
-        author = _make_storable(document.author)
+        storable = (document.title, document.text, document.source_url, document.author)
+        # lone surrogates, which UTF-8 cannot hold, become one U+FFFD each, so offsets stay
+        title, text, url, author = (_SURROGATE.sub("\ufffd", value) for value in storable)
+        url = without_user(url)
         # Join lines before masking, because removing characters later could complete an address.
-        shown, domain = one_line(author), domain_of(url)
+        shown, domain = _one_line(author), domain_of(url)
         hashed = author_hash(author) if shown else ""
         if spec.mask_pii:
             shown = mask(shown).text
@@ -159,20 +111,33 @@ def mask_documents(documents: Iterable[RawDocument], spec: Loader) -> MaskedDocu
                 counts.update(piece.counts)
         masked.append((doc_id, *(counts[name] for name in NAMES)))
         source_hash = hashlib.sha256(document.source).hexdigest()
-        shown = shown[:MAX_SHOWN_CHARS]
-        source = (source_hash, shown, hashed, document.date, domain)
-        sources.append((doc_id, *source))
+        sources.append(
+            (doc_id, source_hash, shown[:MAX_SHOWN_CHARS], hashed, document.date, domain)
+        )
         content = text_hash(text)
         rev = _mark_dirty(document.rev or content, content, is_dirty=document.is_dirty)
         names = [doc_id, *document.names]
         rows.append((doc_id, title, text, rev, content, url, document.kind, names, document.page))
-        owned += [(section, document) for section in _make_sections(document, title, text)]
+        owned += [(section, document) for section in document_sections(document, title, text)]
     _refuse_shared_sections(owned)
     sections = [(section.section_id, owner.doc_id, *section[1:]) for section, owner in owned]
     frames = CorpusFrames(
         make_frame(DOCUMENTS, rows), make_frame(SECTIONS, sections), make_frame(SOURCES, sources)
     )
     return MaskedDocuments(frames, pd.DataFrame(masked, columns=["doc_id", *NAMES]))
+
+
+def _refuse_shared_sections(owned: list[tuple[Section, RawDocument]]) -> None:
+    """Refuse a section id of two documents, because gold could not tell them apart."""
+    problems = ProblemList()
+    first: dict[str, str] = {}
+    for section, owner in owned:
+        other = first.setdefault(section.section_id, owner.doc_id)
+        if other != owner.doc_id:
+            message = f"the section id is also that of document {quoted(other)}"
+            more: Place = {"field": "section_id", "found": quoted(section.section_id)}
+            problems.add("duplicate_section_id", message, owner.place or owner.doc_id, **more)
+    problems.raise_errors()
 
 
 def describe_corpus(
@@ -195,3 +160,70 @@ def describe_corpus(
 
 def _mark_dirty(rev: str, content: str, *, is_dirty: bool) -> str:
     return f"{rev}+dirty.{content[:_DIRTY_DIGITS]}" if is_dirty else rev
+
+
+def _one_line(author: str) -> str:
+    """Write a name on one line: control characters become spaces, invisible characters go."""
+    spaced = (
+        " " if unicodedata.category(character) in {"Cc", "Zl", "Zp"} else character
+        for character in author
+        if unicodedata.category(character) not in {"Cf", "Co", "Cn", "Cs"}
+    )
+    return " ".join("".join(spaced).split())
+
+
+# ---- Addresses of documents
+
+_WEB = re.compile(r"(?:https?|ftp)://([^/?#]*)", re.IGNORECASE)
+_DOCSTRING = re.compile(r"(python:[A-Za-z_][A-Za-z0-9_]*)(?:\.|\Z)")
+_USER_INFO = re.compile(r"(?P<before>(?:[A-Za-z][A-Za-z0-9+.-]*+:)?//)(?P<authority>[^/?#\\]*+)")
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_AMBIGUOUS = re.compile("[\\s\\\\\x00-\x1f\x7f\u00df\u1e9e\u03c2\u200c\u200d]")
+"""Characters at which programs disagree about the host.
+
+A browser ends it at a backslash. IDNA 2003 (Python) and IDNA 2008 (browsers) encode some letters
+differently (RFC 5894)."""
+
+
+def domain_of(source_url: str) -> str:
+    """Return the domain of an address; empty for an address without a domain.
+
+    For http, https and ftp, the domain is the host in lower case, without user, port and final dot.
+    Letters beyond ASCII are in xn-- form (RFC 3490). For `python:<package>.<name>`, the domain is
+    `python:<package>`. A host that programs read differently and an IPv6 address give an empty
+    domain, because they must not pass an allowlist.
+
+    Examples
+    --------
+    >>> domain_of("https://user@Docs.Example.ORG:8443/a"), domain_of("python:pandas.DataFrame")
+    ('docs.example.org', 'python:pandas')
+    """
+    address = source_url.strip()
+    if docstring := _DOCSTRING.match(address):
+        return docstring[1]
+    web = _WEB.match(address)
+    if web is None or _AMBIGUOUS.search(web[1]):
+        return ""
+    try:
+        parts = urllib.parse.urlsplit(address)
+        _ = parts.port  # raises ValueError for what is no port
+        host = (parts.hostname or "").removesuffix(".").encode("idna").decode("ascii").lower()
+    except ValueError:
+        return ""
+    # Check the encoded name, because look-alikes of / and : are encoded as / and :.
+    return host if _HOST.fullmatch(host) and len(host) <= MAX_DOMAIN_CHARS else ""
+
+
+def without_user(source_url: str) -> str:
+    """Drop `user:password@` from an address, because it is no part of a document's place.
+
+    Examples
+    --------
+    >>> without_user("https://jane:secret@example.org/a@b")
+    'https://example.org/a@b'
+    """
+    match = _USER_INFO.match(source_url)
+    if match is None or "@" not in match["authority"]:
+        return source_url
+    return match["before"] + match["authority"].rpartition("@")[2] + source_url[match.end() :]

@@ -14,8 +14,7 @@ import numpy as np
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import WORD, Analyzer, DocumentFrequencies
-from rag_eval.corpus.numerals import NUMBER_WORDS, numbers
+from rag_eval.corpus.analyzer import NUMBER_WORDS, WORD, Analyzer, DocumentFrequencies, numbers
 from rag_eval.measures.contradiction import Conflict
 from rag_eval.measures.support import BAR, Score, Verdict, groundedness
 

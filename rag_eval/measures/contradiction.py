@@ -12,8 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer
-from rag_eval.corpus.numerals import NUMBER_WORDS, spell_number
+from rag_eval.corpus.analyzer import NUMBER_WORDS, STOP_WORDS, Analyzer, spell_number
 
 Kind = Literal["negation", "number", "name"]
 

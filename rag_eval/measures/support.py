@@ -17,9 +17,15 @@ import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.corpus import chunking
-from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer, DocumentFrequencies, words
+from rag_eval.corpus.analyzer import (
+    STOP_WORDS,
+    Analyzer,
+    DocumentFrequencies,
+    numbers,
+    spell_alike,
+    words,
+)
 from rag_eval.corpus.markers import remove_marks
-from rag_eval.corpus.numerals import numbers, spell_alike
 from rag_eval.measures.contradiction import Conflict, find_conflicts
 
 # ---- Sentences of a text, and their names

@@ -12,8 +12,7 @@ from rag_eval.core.frames import CHUNKS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus import chunking as sectioning
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.corpus.chunking import chunk_documents, chunks_hash
-from rag_eval.corpus.markdown import front_matter
+from rag_eval.corpus.chunking import chunk_documents, chunks_hash, front_matter
 from rag_eval.storage.hashing import digest, text_hash
 
 KINDS = ["numpydoc", "markdown", "text", "sentence", "whole"]

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.core.config import SOURCES
-from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.package_docs import PackageDocs
-from rag_eval.corpus.loading import identify, load_corpus
-from rag_eval.corpus.source import author_hash, day_of, domain_of, latest_day, without_user
+from rag_eval.corpus.loaders.tables import Beir
+from rag_eval.corpus.loading import domain_of, identify, load_corpus, without_user
+from rag_eval.corpus.source import author_hash, day_of, latest_day
 
 FOLDER = Folder(loader="folder", path="corpus")
 BEIR = Beir(loader="beir", path="corpus")

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.corpus import chunking as sentences
-from rag_eval.corpus.analyzer import count_documents, terms
-from rag_eval.corpus.numerals import numbers, spell_alike
+from rag_eval.corpus.analyzer import count_documents, numbers, spell_alike, terms
 from rag_eval.measures.support import (
     BAR,
     FUNCTION_WORDS,

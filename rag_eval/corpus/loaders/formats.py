@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rag_eval.core.parts import explain_missing
-from rag_eval.corpus.markdown import front_matter, headings, rst_headings
+from rag_eval.corpus.chunking import front_matter, headings, rst_headings
 
 MAX_DEPTH, MAX_ATTRIBUTES = 1000, 5000
 """Most open elements of HTML, and attributes of a tag, because parsers take quadratic time."""
