@@ -1,11 +1,7 @@
 """Traces of OpenTelemetry (GenAI, OpenInference), LangSmith and Langfuse as recorded outputs.
 
-`FIELDS` says where each field of a span stands, whatever tool wrote it. A trace with a retrieval
-gives one output. The question and the answer are those of the root span; else the question is the
-query of the first retrieval, and the answer that of the last other span with one. The contexts are
-those of all retrievals in the order of time. A reranked list replaces the lists before it, back to
-the last reranking, and a retrieval replaces those inside of it. A span that was exported twice
-counts once, the last time.
+`FIELDS` says where each field of a span stands, whatever tool wrote it; `docs/exchange.md` says
+what becomes of a trace. A span that was exported twice counts once, the last time.
 """
 
 import datetime as dt
@@ -39,8 +35,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "answer": "gen_ai.output.messages output.value llm.output_messages outputs output trace.output",
     "error": "status.message error",
     "passages": "gen_ai.retrieval.documents.* reranker.output_documents.*.document"
-    " retrieval.documents.*.document retrieval.documents.* outputs.documents.* outputs.output.*"
-    " output.documents.* output.*",
+    " retrieval.documents.*.document outputs.documents.* outputs.output.* output.documents.*"
+    " output.*",
 }
 """Field of a span -> paths, the first with a value counts.
 
@@ -65,6 +61,8 @@ ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("system", "developer", "tool", "function"), "other"),
 }
 """Who speaks, by the role, type or class of a message."""
+_MARKS: Final = {path.split(".")[0] for path in FIELDS["children"].split()}
+_MARKS_OF_SPANS: Final = {*_MARKS, "attributes", "run_type", "traceId"}
 
 
 def find_kind(path: Path) -> Kind:
@@ -74,17 +72,14 @@ def find_kind(path: Path) -> Kind:
     """
     unreported = ProblemList()  # the reader of the file reports its faults
     _, line = next(read_lines(path, unreported), (0, ""))
-    first = parse_object(line, strict=False)
+    first: object = parse_object(line, strict=False)
     if not isinstance(first, dict) and line.lstrip()[:1] in {"[", "{"}:
         _, first = next(read_values(path, unreported, MAX_BYTES, strict=False), (0, {}))
     keys = {key.split(".")[0] for key in first} if isinstance(first, dict) else set[str]()
     if "user_input" in keys:
         return "ragas"
-    of_package, marks = {"query_id", "query"}, {path.split(".")[0] for path in _MARKS.split()}
-    return "own" if keys.isdisjoint(marks) or not keys.isdisjoint(of_package) else "spans"
-
-
-_MARKS: Final = f"{FIELDS['children']} attributes run_type traceId"
+    is_own = keys.isdisjoint(_MARKS_OF_SPANS) or not keys.isdisjoint({"query_id", "query"})
+    return "own" if is_own else "spans"
 
 
 class LeftOut:
@@ -111,7 +106,7 @@ class LeftOut:
             reported.add(code, message, fault.file, **more)
 
 
-# ---- Spans.
+# ---- Spans
 
 
 class _Span:
@@ -124,17 +119,26 @@ class _Span:
         kind = str(_first(value, FIELDS["kind"])).casefold()
         # Some tools mark a reranking only by its name.
         is_named = re.search("re[-_]?rank", str(value.get("name")).casefold()) is not None
-        self.is_reranking = kind.startswith("rerank") or (
-            is_named and kind in {"retriever", "span", "chain", "tool"}
-        )
+        is_step = kind in {"retriever", "span", "chain", "tool"}
+        self.is_reranking = kind.startswith("rerank") or (is_named and is_step)
         self.is_retrieval = kind in {"retriever", "retrieval"} and not self.is_reranking
         lists = (list(_values(value, path)) for path in FIELDS["passages"].split())
         items = ([item for item in items if item is not None] for items in lists)
         self.passages = list(map(_read_passage, next(filter(None, items), [])))
 
-    def fault(self, code: str, message: str, accepted: str, field: str) -> Problem:
-        accepted += f" at {' or '.join(FIELDS[field].split())}"
-        return Problem(code, message, str(self.file), self.line, accepted=accepted)
+
+_REASONS: Final = {
+    "no_trace": ("the span names no trace", "trace"),
+    "no_retrieval": ("the trace has no retrieval span", "kind"),
+    "missing_key": ("the trace has no question", "question"),
+}
+"""Message and missing field of each reason to leave out a trace or a span."""
+
+
+def _fault(code: str, span: _Span) -> Problem:
+    message, field = _REASONS[code]
+    accepted = " or ".join(FIELDS[field].split())
+    return Problem(code, message, str(span.file), span.line, accepted=accepted)
 
 
 def read_spans(paths: Sequence[Path], problems: ProblemList, left_out: LeftOut) -> Iterator[Placed]:
@@ -151,27 +155,21 @@ def read_spans(paths: Sequence[Path], problems: ProblemList, left_out: LeftOut) 
                 key = span.id if trace and span.id else f"{path} {line} {place}"
                 traces.setdefault(trace, {})[key] = span
     for span in traces.pop("", {}).values():
-        fault = span.fault("no_trace", "the span names no trace", "the trace", "trace")
-        left_out.add("", [fault])
+        left_out.add("", [_fault("no_trace", span)])
     for trace, by_id in traces.items():
         # times of one file have one form, but whole seconds may stand without fractions
         spans = sorted(by_id.values(), key=lambda span: span.start.removesuffix("Z"))
-        row, first = _make_row(trace, spans), spans[0]
+        row = _make_row(trace, spans)
         if row is None:
-            message, accepted = "the trace has no retrieval span", "a retriever or a retrieval"
-            left_out.add(trace, [first.fault("no_retrieval", message, accepted, "kind")])
+            left_out.add(trace, [_fault("no_retrieval", spans[0])])
         elif row["question"] is None:
-            message = "the trace has no question"
-            left_out.add(trace, [first.fault("missing_key", message, "a text", "question")])
+            left_out.add(trace, [_fault("missing_key", spans[0])])
         else:
-            yield first.file, first.line, row
+            yield spans[0].file, spans[0].line, row
 
 
 def _spans_in(value: Row, above: str = "", depth: int = 0) -> Iterator[tuple[str, Row]]:
-    """Yield the spans of an object with their traces; a parent comes before its children.
-
-    The trace is empty where neither the span nor one above it names a trace.
-    """
+    """Yield the spans of an object with their traces, perhaps empty; parents come first."""
     fields = _nest(value)
     attributes = fields.pop("attributes", {})
     if isinstance(attributes, list):
@@ -213,30 +211,24 @@ def _make_row(trace: str, spans: list[_Span]) -> Row | None:
 def _join_passages(steps: list[_Span], parents: Mapping[str, str]) -> list[Row]:
     """Join the passages of the retrievals of a trace, as the system used them."""
     steps = [step for step in steps if step.passages]
-    ids = {step.id for step in steps} - {""}
-    lists: list[list[Row]] = []
-    first = 0  # place of the first list since the last reranking
+    ids = {step.id for step in steps if step.id}
+    reranked: list[Row] = []
+    lists: list[list[Row]] = []  # since the last reranking
     for step in steps:
-        if not ids.isdisjoint(_above(step.parent, parents)):
+        above = [step.parent]
+        while (parent := parents.get(above[-1], "")) not in above:  # parents may form a circle
+            above.append(parent)
+        if not ids.isdisjoint(above):
             continue  # the retrieval around this one made its own list of this list
-        passages = step.passages
-        if step.is_reranking:
-            first -= first == len(lists) > 0  # the last list was reranked again
-            before = {item["id"]: item for items in lists[first:] for item in items if "id" in item}
-            passages = [before.get(item.get("id"), {}) | item for item in passages]
-            del lists[first:]
-            first += 1
-        lists.append(passages)
-    return [item for passages in lists for item in passages]
-
-
-def _above(parent: str, parents: Mapping[str, str]) -> set[str]:
-    """Return the ids of all spans around one with this parent; parents may form a circle."""
-    above: set[str] = set()
-    while parent and parent not in above:
-        above.add(parent)
-        parent = parents.get(parent, "")
-    return above
+        if not step.is_reranking:
+            lists.append(step.passages)
+            continue
+        before = [item for items in lists for item in items] or reranked
+        texts = {item["id"]: item for item in before if "id" in item}
+        passages = [texts.get(item.get("id"), {}) | item for item in step.passages]
+        reranked = [*reranked, *passages] if lists else passages
+        lists = []
+    return [*reranked, *(item for items in lists for item in items)]
 
 
 def _format_time(text: str) -> str:
@@ -255,12 +247,12 @@ def _untype(value: Any, depth: int = 0) -> Any:
     if not isinstance(value, dict) or not value or depth > _MAX_DEPTH:
         return None
     kind, plain = next(iter(value.items()))
-    if kind not in {"arrayValue", "kvlistValue"}:
-        return plain
     items = [item for item in _values(plain, "values.*") if isinstance(item, dict)]
     if kind == "arrayValue":
         return [_untype(item, depth + 1) for item in items]
-    return {str(item.get("key")): _untype(item.get("value"), depth + 1) for item in items}
+    if kind == "kvlistValue":
+        return {str(item.get("key")): _untype(item.get("value"), depth + 1) for item in items}
+    return plain
 
 
 def _nest(values: Row) -> Row:
@@ -277,7 +269,7 @@ def _nest(values: Row) -> Row:
     return nested
 
 
-# ---- Passages and messages.
+# ---- Passages and messages
 
 
 def _read_passage(item: Any) -> Row:
@@ -312,19 +304,20 @@ def _messages(value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
         roles = (ROLES.get(word.removesuffix("chunk").removesuffix("message")) for word in words)
         role, content = next(filter(None, roles), None), _first(fields, "content parts")
         if role is not None and content is not None:
-            yield role, content if isinstance(content, str) else "".join(_texts(content))
+            parts = [content] if isinstance(content, str) else _items(content)
+            yield role, "".join(map(_part_text, parts))
             return
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for item in inside if depth < _MAX_DEPTH else ():
         yield from _messages(item, depth + 1)
 
 
-def _texts(content: Any) -> Iterator[str]:
-    """Yield the texts among the parts of a message."""
-    for part in _items(content):
-        kind = _first(part, "message_content.type type") or "text"
-        paths = "message_content.text text content" if str(kind).endswith("text") else ""
-        yield part if isinstance(part, str) else _first_text(part, paths) or ""
+def _part_text(part: Any) -> str:
+    """Return the text of a part of a message; empty for a picture or a call of a tool."""
+    if isinstance(part, str):
+        return part
+    is_text = str(_first(part, "type") or "text").endswith("text")
+    return _first_text(part, "text content") or "" if is_text else ""
 
 
 def _unpack(value: Row) -> Row:
@@ -335,7 +328,7 @@ def _unpack(value: Row) -> Row:
     return {**value, **data} if isinstance(data, dict) and "type" in value else value
 
 
-# ---- Paths.
+# ---- Paths
 
 
 def _open_json(value: Any) -> Any:
@@ -359,19 +352,14 @@ def _items(value: Any) -> list[Any]:
 def _values(value: Any, paths: str) -> Iterator[Any]:
     """Yield the values at several paths, separated by blanks, in order."""
     for path in paths.split():
-        yield from _walk(value, path.split("."))
-
-
-def _walk(value: Any, keys: list[str]) -> Iterator[Any]:
-    if not keys:
-        yield value
-        return
-    value, (key, *deeper) = _open_json(value), keys
-    if key == "*":
-        for item in _items(value):
-            yield from _walk(item, deeper)
-    elif isinstance(value, dict) and key in value:
-        yield from _walk(value[key], deeper)
+        found = [value]
+        for key in path.split("."):
+            opened = map(_open_json, found)
+            if key == "*":
+                found = [item for place in opened for item in _items(place)]
+            else:
+                found = [it[key] for it in opened if isinstance(it, dict) and key in it]
+        yield from found
 
 
 def _first(value: Any, paths: str) -> Any:

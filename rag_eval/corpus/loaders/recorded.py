@@ -11,7 +11,7 @@ import math
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -33,6 +33,7 @@ from rag_eval.core.types import PAYLOAD_FIELDS, Id, PlainText, StatedLambda
 from rag_eval.corpus.loaders.foreign import (
     FIELDS,
     MAX_BYTES,
+    Kind,
     LeftOut,
     Placed,
     find_kind,
@@ -47,8 +48,7 @@ BESIDE = ("number", "quote", "segment", "cited_before_answer")
 """Further keys of a citation; `number` is the number of a context, from 1."""
 MAX_QUOTE_CHARS = 1_000_000
 MAX_SHORT_CHARS = 4000
-MAX_ITEMS = 16
-MAX_DEPTH = 2
+MAX_ITEMS, MAX_DEPTH = 16, 2
 MAX_NUMBER = 2**53
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -72,20 +72,19 @@ def stated_payload(values: Mapping[str, object]) -> dict[str, JsonValue]:
     }
 
 
-def _bound(value: object, limit: int = MAX_SHORT_CHARS, depth: int = 0) -> JsonValue:
+def _bound(value: object, limit: int = MAX_SHORT_CHARS, depth: int = MAX_DEPTH) -> JsonValue:
     if isinstance(value, str):
         return _make_storable(value[:limit])
-    if value is None or isinstance(value, bool):
+    if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:  # NaN too
+        return "a number out of range"
+    if value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, int | float):  # NaN and infinity are out of range too
-        return value if abs(value) <= MAX_NUMBER else "a number out of range"
-    if depth < MAX_DEPTH and isinstance(value, Mapping):
+    if isinstance(value, Mapping) and depth:
         items = list(value.items())[:MAX_ITEMS]
-        return {
-            _make_storable(str(name)[:limit]): _bound(it, depth=depth + 1) for name, it in items
-        }
-    if depth < MAX_DEPTH and isinstance(value, list):
-        return [_bound(item, depth=depth + 1) for item in value[:MAX_ITEMS]]
+        names = (_make_storable(str(name)[:limit]) for name, _ in items)
+        return dict(zip(names, (_bound(it, depth=depth - 1) for _, it in items), strict=True))
+    if isinstance(value, list) and depth:
+        return [_bound(item, depth=depth - 1) for item in value[:MAX_ITEMS]]
     return "..."
 
 
@@ -94,7 +93,7 @@ def _make_storable(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-# ---- One output.
+# ---- One output
 
 MAX_CONTEXTS = MAX_CITATIONS = 1000
 MAX_TEXT_CHARS = 1_000_000
@@ -104,6 +103,14 @@ MAX_SHORT_ROW_CHARS = 2000
 """Longest title, address, error or token of a citation."""
 _CONTEXT_HASH_DIGITS = 16
 
+_Text = Annotated[PlainText, Field(max_length=MAX_TEXT_CHARS), AfterValidator(_make_storable)]
+_Question = Annotated[_Text, Field(max_length=MAX_QUESTION_CHARS)]
+_ShortText = Annotated[_Text, Field(max_length=MAX_SHORT_ROW_CHARS)]
+_Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]
+_Number = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
+_EMPTY = BeforeValidator(lambda value: "" if value is None else value)
+_NO_ITEMS = BeforeValidator(lambda value: () if value is None else value)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Citation:
@@ -112,14 +119,6 @@ class Citation:
     number: int | None = None
     token: str = ""
     payload: Mapping[str, JsonValue] | None = None
-
-
-def context_id(text: str) -> str:
-    """Name a passage by a hash of the text, so that equal texts are one document."""
-    return f"context-{digest(text, _CONTEXT_HASH_DIGITS)}"
-
-
-# ---- Rows.
 
 
 def _check_segment(value: object, field: str = "") -> object:
@@ -142,13 +141,9 @@ def _read_citation(value: object) -> Citation:
     raise refuse("wrong_type", "this is no citation", accepted)
 
 
-_Text = Annotated[PlainText, Field(max_length=MAX_TEXT_CHARS), AfterValidator(_make_storable)]
-_Question = Annotated[_Text, Field(max_length=MAX_QUESTION_CHARS)]
-_ShortText = Annotated[_Text, Field(max_length=MAX_SHORT_ROW_CHARS)]
-_Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]
-_Number = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
-_EMPTY = BeforeValidator(lambda value: "" if value is None else value)
-_NO_ITEMS = BeforeValidator(lambda value: () if value is None else value)
+def context_id(text: str) -> str:
+    """Name a passage by a hash of the text, so that equal texts are one document."""
+    return f"context-{digest(text, _CONTEXT_HASH_DIGITS)}"
 
 
 class Context(BaseModel):
@@ -284,6 +279,18 @@ class Ranked(NamedTuple):
     text: str
 
 
+def _read_file(
+    paths: Sequence[Path], kind: Kind, problems: ProblemList, left_out: LeftOut
+) -> Iterator[Placed]:
+    path = paths[0]
+    if kind == "spans":
+        yield from read_spans(paths, problems, left_out)
+    elif kind == "ragas":
+        yield from ((path, *row) for row in read_values(path, problems, MAX_BYTES))
+    else:
+        yield from ((path, *row) for row in read_objects(path, problems, ACCEPTED_LINE))
+
+
 def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[RecordedOutput]:
     """Read recorded outputs in the order of the file: JSON lines, or spans of another tool.
 
@@ -293,17 +300,10 @@ def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[Recorde
     `duplicate_id` or `empty_file`, or with the problems of `read_objects`, `read_spans` and
     `check_row`.
     """
-    problems, left_out = ProblemList(), LeftOut()
+    problems, left_out, kind = ProblemList(), LeftOut(), find_kind(path)
     outputs: list[RecordedOutput] = []
     ids, asked = SeenIds(problems), Counter[str]()
-    kind = find_kind(path)
-    if kind == "spans":
-        rows: Iterable[Placed] = read_spans([path, *more], problems, left_out)
-    elif kind == "ragas":
-        rows = ((path, *row) for row in read_values(path, problems, MAX_BYTES))
-    else:
-        rows = ((path, *row) for row in read_objects(path, problems, accepted=ACCEPTED_LINE))
-    for place, line, values in rows:
+    for place, line, values in _read_file([path, *more], kind, problems, left_out):
         file = str(place)
         question = values.get("user_input", values.get("question"))
         if question and "query_id" not in values:
@@ -331,25 +331,24 @@ def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[Recorde
 
 
 def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
-    """Take the ranking of each question, best first as recorded, by query_id.
+    """Take the ranking of each question, by query_id, in the order of the system.
 
-    The order is the order of the system; scores are only shown. A repeated passage keeps the first
-    place.
+    Scores are only shown. A repeated passage keeps the first place.
     """
     by_query: dict[str, list[Ranked]] = {}
     for output in outputs:
         ranking: dict[tuple[str, str], Ranked] = {}
-        for context in output.contexts:
-            name, text, score = context.document, context.text, context.score
-            ranked = Ranked(name, math.nan if score is None else score, text)
-            ranking.setdefault((name, text), ranked)
+        for item in output.contexts:
+            score = math.nan if item.score is None else item.score
+            ranked = Ranked(item.document, score, item.text)
+            ranking.setdefault((ranked.id, ranked.text), ranked)
         by_query[output.query_id] = list(ranking.values())
     return by_query
 
 
-# ---- The loader.
+# ---- The loader
 
-BETWEEN_PASSAGES = "\n\n"
+_BETWEEN_PASSAGES = "\n\n"
 _PASSAGE_DIGITS = 12
 
 
@@ -388,42 +387,40 @@ class Recorded(PathLoader):
             message = "no output has a context with a text, so there is no document"
             raise empty_corpus(message, self.path, 'contexts: ["…"] in at least one output')
         taken = set(grouped)
-        groups = ((name, list(held.values())) for name, held in sorted(grouped.items()))
-        return RawCorpus([_make_document(name, held, self.path, taken) for name, held in groups])
+        return RawCorpus(
+            [self._join(name, passages, taken) for name, passages in sorted(grouped.items())]
+        )
 
+    def _join(
+        self, doc_id: str, passages: Mapping[str, tuple[Context, int]], taken: set[str]
+    ) -> RawDocument:
+        """Join passages, sorted so that no order of questions or ranks changes the document.
 
-def _make_document(
-    doc_id: str, passages: list[tuple[Context, int]], file: str, taken: set[str]
-) -> RawDocument:
-    """Join the passages, sorted so that no order of questions or ranks changes the document."""
-    # a person follows the address: it is the system's address, else the file of outputs
-    fallback = f"{Path(file).name}#{urllib.parse.quote(doc_id, safe='')}"
-    url = min((context.url for context, _ in passages if context.url), default=fallback)
-    texts = sorted({context.text: context for context, _ in passages if context.text}.items())
-    marks = tuple(_mark_passages(doc_id, texts, taken)) if len(texts) > 1 else ()
-    text = BETWEEN_PASSAGES.join(text for text, _ in texts)
-    title = min((context.title for context, _ in passages if context.title), default="")
-    return RawDocument(
-        doc_id,
-        title,
-        text,
-        url,
-        "passages" if marks else "text",
-        f"{title}\n{text}".encode("utf-8", "surrogatepass"),
-        passages=marks,
-        place=f"{file}:{min(line for _, line in passages)}",
-        page="" if marks or passages[0][0].page is None else str(passages[0][0].page),
-    )
-
-
-def _mark_passages(
-    doc_id: str, texts: list[tuple[str, Context]], taken: set[str]
-) -> Iterator[tuple[str, int, int]]:
-    start = 0
-    for text, context in texts:
-        section = f"{doc_id}#passage-{digest(text, _PASSAGE_DIGITS)}"
-        if context.snippet and context.snippet not in taken:
-            section = context.snippet
-        taken.add(section)
-        yield section, start, start + len(text)
-        start += len(text) + len(BETWEEN_PASSAGES)
+        `taken` are the names of documents and sections so far.
+        """
+        contexts = [context for context, _ in passages.values()]
+        texts = sorted(text for text in passages if text)
+        sections: list[tuple[str, int, int]] = []
+        start = 0
+        for text in texts if len(texts) > 1 else ():
+            name = passages[text][0].snippet
+            if not name or name in taken:
+                name = f"{doc_id}#passage-{digest(text, _PASSAGE_DIGITS)}"
+            taken.add(name)
+            sections.append((name, start, start + len(text)))
+            start += len(text) + len(_BETWEEN_PASSAGES)
+        # a person follows the address: it is the system's address, else the file of outputs
+        file = f"{Path(self.path).name}#{urllib.parse.quote(doc_id, safe='')}"
+        title = min((context.title for context in contexts if context.title), default="")
+        text = _BETWEEN_PASSAGES.join(texts)
+        return RawDocument(
+            doc_id,
+            title,
+            text,
+            min((context.url for context in contexts if context.url), default=file),
+            "passages" if sections else "text",
+            f"{title}\n{text}".encode("utf-8", "surrogatepass"),
+            passages=tuple(sections),
+            place=f"{self.path}:{min(line for _, line in passages.values())}",
+            page="" if sections or contexts[0].page is None else str(contexts[0].page),
+        )
