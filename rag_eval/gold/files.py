@@ -3,10 +3,11 @@
 A row is a pydantic model; every fault of a row is a problem with file, line and field.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, Unpack
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, Unpack
 
 import pandas as pd
 from pydantic import (
@@ -30,30 +31,32 @@ from rag_eval.gold.judgements import read_judgements
 ORIGINAL = "original"
 """The paraphrase id of the question's own wording; no paraphrase may carry it."""
 MAX_TEXT_CHARS = 20_000
+MAX_ROWS: Final = {"questions": 1_000_000, "judgements": 10_000_000}
+"""Most rows of a file, because a stranger's file could fill the memory."""
 
-# ---- Frames.
+# ---- Frames
 
-_PLACE: dict[str, tuple[str, str]] = {
+_QUERY = {"query_id": ("str", "the gold query")}
+_PLACE = {
     "file": ("str", "the file it was read from"),
     "line": ("int", "line in that file, from 1"),
 }
-
 PARAPHRASES = schema(
     "paraphrases",
-    query_id=("str", "the gold query"),
+    **_QUERY,
     paraphrase_id=("str", "unique within the query; never `original`"),
     text=("str", "the other wording"),
     **_PLACE,
 )
 QUERY_PLACES = schema(
     "query_places",
-    query_id=("str", "the gold query, in the order of the queries frame"),
+    **_QUERY,
     has_flag=("bool", "whether the file says if the question is answerable"),
     **_PLACE,
 )
 JUDGEMENTS = schema(
     "judgements",
-    query_id=("str", "the gold query"),
+    **_QUERY,
     target=("str", "name of a document, or a section id, as written in the file"),
     gain=("int", "relevance grade; 0 = judged not relevant"),
     explicit=("bool", "from qrels; false where an answer row names its document or section"),
@@ -61,7 +64,7 @@ JUDGEMENTS = schema(
 )
 ANCHORS = schema(
     "anchors",
-    query_id=("str", "the gold query"),
+    **_QUERY,
     doc=("str", "name of the document, as written in the file"),
     section=("str", "section id that narrows the search; empty where none was given"),
     quote=("str", "text of the document but for white space; empty where only offsets were given"),
@@ -71,7 +74,7 @@ ANCHORS = schema(
 )
 DECOYS = schema(
     "decoys",
-    query_id=("str", "the gold query"),
+    **_QUERY,
     target=("str", "name of a document, or a section id, that looks right and is not"),
     **_PLACE,
 )
@@ -90,10 +93,9 @@ def report_row(
     problems.add(code, message, row.file, **more)
 
 
-# ---- Fields and rows.
+# ---- Rows
 
 _NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
-
 _IS_TEXT = require(
     lambda text: not _NOT_TEXT.search(text),
     "bad_text",
@@ -168,16 +170,11 @@ class Decoy(_Row):
     section_id: Id | None = None
 
     @model_validator(mode="after")
-    def _names_one(self) -> Self:
-        if not self.target:
+    def _names_a_target(self) -> Self:
+        if not (self.section_id or self.doc_id):
             accepted = '{"doc_id": ...} or {"section_id": ...}'
             raise refuse("missing_key", "a decoy names a document or a section", accepted)
         return self
-
-    @property
-    def target(self) -> str:
-        """The section, else the document."""
-        return self.section_id or self.doc_id or ""
 
 
 class AnswerRow(_Row):
@@ -193,8 +190,8 @@ class AnswerRow(_Row):
 
     @model_validator(mode="after")
     def _names_a_document(self) -> Self:
-        located = {"anchors", "answers", "spans", "section_id", "doc_id"} & self.model_fields_set
-        if self.doc_id is None and (located or "decoy" not in self.model_fields_set):
+        is_decoy_alone = self.model_fields_set <= {"query_id", "decoy"} and self.decoy
+        if self.doc_id is None and not is_decoy_alone:
             raise refuse("missing_key", "doc_id is missing", ACCEPTED_ID, "doc_id")
         return self
 
@@ -205,7 +202,7 @@ class AnswerRow(_Row):
         yield from (("", span.start, span.end) for span in self.spans)
 
 
-# ---- Questions and paraphrases.
+# ---- Files
 
 
 class Questions(NamedTuple):
@@ -222,16 +219,12 @@ class Questions(NamedTuple):
     """Ids of faulty rows. Rows of other files with these ids are not reported again."""
 
 
-def _read_override(
-    values: Mapping[str, Any], problems: ProblemList, file: str, line: int
-) -> AnswerOverride | None:
-    """Read the answer settings that a row changes; a null key changes nothing."""
-    changes = {
-        key: values[key] for key in AnswerOverride.model_fields if values.get(key) is not None
-    }
-    if not changes:
-        return None
-    return check_row(changes, AnswerOverride, problems, file, line, strict=True)
+class GoldEvidence(NamedTuple):
+    """Content of answer files. All `judgements` have grade 1 and are not explicit."""
+
+    anchors: pd.DataFrame
+    decoys: pd.DataFrame
+    judgements: pd.DataFrame
 
 
 def _read_topics(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[str, str]]]:
@@ -245,12 +238,19 @@ def _read_topics(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[
             problems.add("bad_columns", "a topic has two columns", path, **more)
 
 
+def _report_length(path: Path, n_rows: int, what: str, problems: ProblemList) -> None:
+    """Refuse a file with too many rows, of which one more than the limit was read."""
+    if n_rows > MAX_ROWS[what]:
+        accepted = f"up to {MAX_ROWS[what]:,} {what}"
+        problems.add("too_many_rows", "the file has too many rows", path, accepted=accepted)
+
+
 def read_queries(path: Path, problems: ProblemList, *, topics: bool = False) -> Questions:
     """Read the questions of a .jsonl file: rows of `QueryRow` with the keys of `AnswerOverride`.
 
     With `topics`, the file is a table of TREC topics. A question without `answerable` counts as
-    answerable; its row of `places` marks the missing flag. Faults: those of `read_rows`,
-    `bad_columns`, `duplicate_id` and `empty_file`.
+    answerable; its row of `places` marks the missing flag. A null key overrides nothing. Faults:
+    those of `read_rows`, `bad_columns`, `duplicate_id`, `empty_file` and `too_many_rows`.
     """
     queries: list[tuple[Any, ...]] = []
     places: list[tuple[Any, ...]] = []
@@ -258,16 +258,20 @@ def read_queries(path: Path, problems: ProblemList, *, topics: bool = False) -> 
     refused: set[str] = set()
     ids, file, before = SeenIds(problems), str(path), problems.n_errors
     for line, values in (_read_topics if topics else read_objects)(path, problems):
-        row = check_row(values, QueryRow, problems, file, line)
-        override = _read_override(values, problems, file, line)
+        if len(queries) > MAX_ROWS["questions"]:
+            break
+        row, override = check_row(values, QueryRow, problems, file, line), None
+        names = AnswerOverride.model_fields
+        if changes := {key: values[key] for key in names if values.get(key) is not None}:
+            override = check_row(changes, AnswerOverride, problems, file, line, strict=True)
         if row is None:
             refused.add(str(values.get("query_id", values.get("_id"))))
-        elif ids.add(row.query_id, file, line, "query_id"):
-            query_id = row.query_id
+        elif ids.add(query_id := row.query_id, file, line, "query_id"):
             queries.append((query_id, row.text, row.answerable, list(row.tags), query_id))
             places.append((query_id, "answerable" in row.model_fields_set, file, line))
             if override is not None:
                 overrides[query_id] = override
+    _report_length(path, len(queries), "questions", problems)
     if not queries and problems.n_errors == before:
         accepted = 'one object a line: {"query_id": ..., "text": ..., "answerable": true}'
         problems.add("empty_file", "the file holds no question", path, line=1, accepted=accepted)
@@ -278,35 +282,22 @@ def read_queries(path: Path, problems: ProblemList, *, topics: bool = False) -> 
 def read_paraphrases(paths: Sequence[Path], problems: ProblemList) -> pd.DataFrame:
     """Read paraphrases (PARAPHRASES). Faults: those of `read_rows` and `duplicate_id`."""
     ids = SeenIds(problems)
-    return make_frame(
-        PARAPHRASES,
-        [
-            (row.query_id, row.paraphrase_id, row.text, str(path), line)
-            for path in paths
-            for line, row in read_rows(path, ParaphraseRow, problems)
-            if ids.add((row.query_id, row.paraphrase_id), str(path), line, "paraphrase_id")
-        ],
-    )
-
-
-# ---- Judgements and evidence.
+    rows = [
+        (row.query_id, row.paraphrase_id, row.text, str(path), line)
+        for path in paths
+        for line, row in read_rows(path, ParaphraseRow, problems)
+        if ids.add((row.query_id, row.paraphrase_id), str(path), line, "paraphrase_id")
+    ]
+    return make_frame(PARAPHRASES, rows)
 
 
 def read_qrels(path: Path, problems: ProblemList) -> pd.DataFrame:
-    """Read judgements (JUDGEMENTS); `read_judgements` names the faults."""
-    rows = read_judgements(path, problems)
-    file = str(path)
-    return make_frame(
-        JUDGEMENTS, [(row.query_id, row.target, row.gain, True, file, row.line) for row in rows]
-    )
-
-
-class GoldEvidence(NamedTuple):
-    """Content of answer files. All `judgements` have grade 1 and are not explicit."""
-
-    anchors: pd.DataFrame
-    decoys: pd.DataFrame
-    judgements: pd.DataFrame
+    """Read judgements (JUDGEMENTS); `read_judgements` names the faults, and `too_many_rows`."""
+    file, most = str(path), MAX_ROWS["judgements"]
+    judged = itertools.islice(read_judgements(path, problems), most + 1)
+    rows = [(row.query_id, row.target, row.gain, True, file, row.line) for row in judged]
+    _report_length(path, len(rows), "judgements", problems)
+    return make_frame(JUDGEMENTS, rows)
 
 
 def read_answers(paths: Sequence[Path], problems: ProblemList) -> GoldEvidence:
@@ -318,7 +309,7 @@ def read_answers(paths: Sequence[Path], problems: ProblemList) -> GoldEvidence:
         for line, row in read_rows(path, AnswerRow, problems):
             place, query_id, section = (str(path), line), row.query_id, row.section_id or ""
             if row.decoy is not None:
-                decoys.append((query_id, row.decoy.target, *place))
+                decoys.append((query_id, row.decoy.section_id or row.decoy.doc_id, *place))
             if row.doc_id is not None:
                 judgements.append((query_id, section or row.doc_id, 1, False, *place))
                 anchors += [(query_id, row.doc_id, section, *at, *place) for at in row.places()]

@@ -34,7 +34,6 @@ def read_judgements(path: Path, problems: ProblemList) -> Iterator[Judgement]:
     """Yield the judgements of a file: columns with a header (BEIR), or four without (TREC).
 
     Below a header the columns are separated by tabs, in any order, and other columns are ignored.
-
     Faults: those of `read_lines`, `bad_columns`, `bad_id`, `bad_grade`, `duplicate_judgement` and
     `empty_file`.
     """
@@ -58,9 +57,8 @@ def read_judgements(path: Path, problems: ProblemList) -> Iterator[Judgement]:
         values = [rule.read(cell) for (_, rule), cell in zip(_RULES, cells, strict=True)]
         for (field, rule), cell, value in zip(_RULES, cells, values, strict=True):
             if value is None:
-                more["field"], more["found"] = field, quoted(cell) or "nothing"
-                more["accepted"] = rule.accepted
-                problems.add(rule.code, rule.message, path, **more)
+                more |= {"field": field, "found": quoted(cell) or "nothing"}
+                problems.add(rule.code, rule.message, path, **more | {"accepted": rule.accepted})
         query, target, gain = values
         if None not in values and pairs.add(
             (query, target), file, line, "corpus-id", "duplicate_judgement"

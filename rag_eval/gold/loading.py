@@ -4,11 +4,11 @@
 """
 
 import dataclasses
-import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ from rag_eval.core.config import AnswerOverride, Answers, GoldSetConfig
 from rag_eval.core.errors import InputError, Place, Problem, ProblemList, quoted
 from rag_eval.core.fields import decode_id
 from rag_eval.core.frames import QUERIES, VARIANTS, make_frame
-from rag_eval.core.loader import Loader
-from rag_eval.core.rows import ending_of, find_file, read_lines
+from rag_eval.core.rows import ending_of, find_file
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.gold.configuration import CONFIG_FILE, load_config
 from rag_eval.gold.files import (
@@ -44,40 +43,22 @@ TOPICS_FILE = "topics.tsv"
 
 
 class _Plan(NamedTuple):
-    """The files of a set. Recorded outputs hold the questions if no file of questions exists."""
+    """The files of a set; recorded outputs hold the questions if no file of questions exists."""
 
     layout: Layout
     folder: Path
     qrels: Path | None
-    outputs: Path | None = None
-
-    def existing(self, *names: str) -> list[Path]:
-        """Return the existing files of these names, compressed or not."""
-        paths = (find_file(self.folder / name) for name in names)
-        return [path for path in paths if path.exists()]
-
-    @property
-    def questions(self) -> Path:
-        """File of questions."""
-        name = TOPICS_FILE if self.layout == "trec" else "queries.jsonl"
-        path = find_file(self.folder / name)
-        return path if self.outputs is None or path.exists() else self.outputs
+    questions: Path
+    paraphrases: list[Path]
+    """None for recorded outputs, which answer only one wording."""
+    answers: list[Path]
+    outputs: Path | None
 
     @property
-    def paraphrases(self) -> list[Path]:
-        """File of paraphrases, if any; recorded outputs answer only one wording."""
-        return [] if self.layout == "recorded" else self.existing("paraphrases.jsonl")
-
-    @property
-    def answers(self) -> list[Path]:
-        """Files of evidence."""
-        return self.existing("answers.jsonl", "evidence.jsonl")
-
-    @property
-    def files(self) -> list[Path]:
+    def files(self) -> tuple[Path, ...]:
         """Files of the set, in reading order."""
         qrels = [] if self.qrels is None else [self.qrels]
-        return [self.questions, *self.paraphrases, *qrels, *self.answers]
+        return (self.questions, *self.paraphrases, *qrels, *self.answers)
 
 
 def _plan(folder: Path, config: GoldSetConfig | None, split: str | None) -> _Plan:
@@ -86,53 +67,46 @@ def _plan(folder: Path, config: GoldSetConfig | None, split: str | None) -> _Pla
     Raises InputError: `missing_file` if the split has no judgements, and `missing_split` where the
     folder has several splits or none, and none was chosen.
     """
-    tables = (find_file(folder / "qrels.tsv"), find_file(folder / "qrels.txt"))
-    table = next((path for path in tables if path.exists()), None)
+    layout: Layout = "own"
+    outputs, questions = None, "queries.jsonl"
+    tables = [find_file(folder / name) for name in ("qrels.tsv", "qrels.txt")]
+    qrels = next((path for path in tables if path.exists()), None)
     if config is not None and not config.corpus.has_whole_documents:
-        return _Plan("recorded", folder, table, folder / config.corpus.files()["path",])
-    if split is None and find_file(folder / TOPICS_FILE).exists():
-        return _Plan("trec", folder, table or tables[0])
-    if split is None and (table is not None or not (folder / "qrels").is_dir()):
-        return _Plan("own", folder, table)
-    if config is not None and not find_file(folder / "queries.jsonl").exists():
-        folder = config.corpus.gold_folder(folder) or folder
-    files = (path for path in (folder / "qrels").glob("*.tsv*") if ending_of(path) == ".tsv")
+        layout, outputs = "recorded", folder / config.corpus.files()["path",]
+    elif split is None and find_file(folder / TOPICS_FILE).exists():
+        layout, questions, qrels = "trec", TOPICS_FILE, qrels or tables[0]
+    elif split is not None or (qrels is None and (folder / "qrels").is_dir()):
+        if config is not None and not find_file(folder / questions).exists():
+            folder = config.corpus.gold_folder(folder) or folder
+        layout, qrels = "beir", _choose_split(folder / "qrels", split)
+
+    def existing(*names: str) -> list[Path]:
+        return [path for name in names if (path := find_file(folder / name)).exists()]
+
+    asked = existing(questions) or [outputs or find_file(folder / questions)]
+    paraphrases = [] if layout == "recorded" else existing("paraphrases.jsonl")
+    answers = existing("answers.jsonl", "evidence.jsonl")
+    return _Plan(layout, folder, qrels, asked[0], paraphrases, answers, outputs)
+
+
+def _choose_split(folder: Path, split: str | None) -> Path:
+    """Return the judgements of a split of a BEIR folder; default: the only split."""
+    files = (path for path in folder.glob("*.tsv*") if ending_of(path) == ".tsv")
     splits = {path.name.partition(".tsv")[0]: path for path in sorted(files)}
     more: Place = {"field": "split"}
     more["accepted"] = ", ".join(splits) or "a file qrels/<split>.tsv"
     if split is None and len(splits) != 1:
         message = "the folder has several splits, or none, and none was chosen"
-        raise InputError.of("missing_split", message, folder / "qrels", **more)
+        raise InputError.of("missing_split", message, folder, **more)
     split = next(iter(splits)) if split is None else split
     if split not in splits:
         more["found"] = quoted(split)
         message = "the split has no judgements"
-        raise InputError.of("missing_file", message, folder / "qrels" / f"{split}.tsv", **more)
-    return _Plan("beir", folder, splits[split])
+        raise InputError.of("missing_file", message, folder / f"{split}.tsv", **more)
+    return splits[split]
 
 
-MAX_ROWS: Final[Mapping[str, int]] = dict.fromkeys(
-    ("queries.jsonl", TOPICS_FILE), 1_000_000
-) | dict.fromkeys(("qrels.tsv", "qrels.txt", "qrels/*.tsv"), 10_000_000)
-"""Most rows of each file, because a stranger's file could fill the memory."""
-
-
-def check_sizes(folder: Path, corpus: Loader) -> None:
-    """Refuse files with more rows than `MAX_ROWS`, before anything else is read.
-
-    Raises InputError: `too_many_rows`.
-    """
-    folders = {folder, corpus.gold_folder(folder) or folder}
-    for pattern, most in MAX_ROWS.items():
-        names = (pattern, f"{pattern}.gz")
-        for path in (path for base in folders for name in names for path in base.glob(name)):
-            rows = read_lines(path, ProblemList())  # faults are reported when the rows are read
-            if sum(1 for _ in itertools.islice(rows, most + 2)) > most + 1:  # one may be a header
-                message, accepted = "the file has too many rows", f"up to {most:,} rows"
-                raise InputError.of("too_many_rows", message, path, accepted=accepted)
-
-
-# ---- Questions of recorded outputs, and how outputs and questions match.
+# ---- Questions of recorded outputs, and how outputs and questions match
 
 
 def _make_questions(outputs: Sequence[RecordedOutput], file: str) -> Questions:
@@ -140,34 +114,45 @@ def _make_questions(outputs: Sequence[RecordedOutput], file: str) -> Questions:
 
     The outputs do not say whether a question is answerable. It counts as answerable, without flag.
     """
-    queries: list[tuple[Any, ...]] = []
-    for output in outputs:
-        name = output.query_id
-        queries.append((name, output.question if output.question.strip() else name, True, [], name))
+    names = [output.query_id for output in outputs]
+    texts = [(output.question.strip() and output.question) or output.query_id for output in outputs]
+    queries = [(name, text, True, [], name) for name, text in zip(names, texts, strict=True)]
     places = [(output.query_id, False, file, output.line) for output in outputs]
-    return Questions(
-        make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places), {}, frozenset()
-    )
+    frames = (make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places))
+    return Questions(*frames, {}, frozenset())
 
 
-def _report_unmatched(
-    questions: Questions, outputs: Sequence[RecordedOutput], path: Path, problems: ProblemList
-) -> None:
-    """Warn of outputs without a question (`unknown_query`), and of questions without an output."""
+def _read_questions(plan: _Plan, problems: ProblemList, identity: dict[str, object]) -> Questions:
+    """Read the questions; those that recorded outputs hold become a part of the gold's identity.
+
+    Warns of outputs without a question (`unknown_query`) and questions without an output.
+    """
+    if plan.outputs is None:
+        return read_queries(plan.questions, problems, topics=plan.layout == "trec")
+    try:
+        outputs = read_outputs(plan.outputs, problems)
+    except InputError as error:
+        problems.extend(error.problems)
+        outputs = []
+    if plan.questions == plan.outputs:
+        # leave out answers and contexts, so that the outputs of two systems give one gold hash
+        asked = ([output.query_id, output.question, output.reference] for output in outputs)
+        identity["questions"] = digest(sorted(asked))
+        return _make_questions(outputs, str(plan.outputs))
+    questions = read_queries(plan.questions, problems)
     query_ids = set(questions.queries["query_id"])
+    answered = {output.query_id for output in outputs}
+    more: Place = {"field": "query_id", "severity": "warning"}
     for output in outputs:
         if output.query_id not in query_ids:
-            more: Place = {"line": output.line, "field": "query_id", "severity": "warning"}
-            more |= {"found": quoted(output.query_id), "accepted": "an id of queries.jsonl"}
-            message = "no question has this id; its output is left out"
-            problems.add("unknown_query", message, path, **more)
-    answered = {output.query_id for output in outputs}
+            message = f"no question has the id {quoted(output.query_id)}; its output is left out"
+            problems.add("unknown_query", message, plan.outputs, line=output.line, **more)
     for place in rows_of(questions.places):
         if outputs and place.query_id not in answered:
             question = f"question {quoted(place.query_id)}"
             message = f"{question} has no recorded output: it counts as failed"
-            more = {"field": "query_id", "severity": "warning"}
             report_row(problems, place, "missing_output", message, **more)
+    return questions
 
 
 def _drop_unknown(frame: pd.DataFrame, query_ids: set[str], problems: ProblemList) -> pd.DataFrame:
@@ -217,6 +202,34 @@ def document_part(target: str) -> str:
     return target.partition("#")[0] or target
 
 
+def _name_components(
+    query_ids: npt.NDArray[np.object_], size: int, rows: IntArray, columns: IntArray
+) -> list[str]:
+    """Name the component of each query in a graph by its smallest query id.
+
+    The first nodes of the graph are the queries; the edges are pairs of rows and columns.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(size, size))
+    _, labels = connected_components(graph, directed=False)
+    names = pd.Series(query_ids.astype(str), dtype=object)
+    return names.groupby(labels[: len(names)]).transform("min").tolist()
+
+
+def _match_pairs(
+    query_ids: Sequence[str], pair_queries: Sequence[str], pair_documents: Sequence[str]
+) -> tuple[npt.NDArray[np.object_], IntArray, IntArray]:
+    """Return the query ids, and the query and document of each distinct pair as numbers."""
+    names = np.asarray(query_ids, dtype=object)
+    pairs = pd.DataFrame({"query": pair_queries, "document": pair_documents}, dtype=object)
+    pairs = pairs.drop_duplicates()
+    rows = pd.Index(names).get_indexer(pd.Index(pairs["query"]))
+    documents, _ = pd.factorize(pairs["document"][rows >= 0])
+    return names, rows[rows >= 0], documents
+
+
 def group_ids(
     query_ids: Sequence[str], pair_queries: Sequence[str], pair_documents: Sequence[str]
 ) -> list[str]:
@@ -230,30 +243,9 @@ def group_ids(
     >>> group_ids(["b", "a", "c"], ["a", "b", "c"], ["x", "x", "y"])
     ['a', 'a', 'c']
     """
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    names = np.asarray(query_ids, dtype=object)
-    n = len(names)
-    if n == 0:
-        return []
-    rows = pd.Index(names).get_indexer(pd.Index(np.asarray(pair_queries, dtype=object)))
-    is_query = rows >= 0
-    documents, _ = pd.factorize(np.asarray(pair_documents, dtype=object)[is_query])
-    size = n + (int(documents.max()) + 1 if len(documents) else 0)
-    graph = coo_matrix(
-        (np.ones(len(documents), dtype=np.int8), (rows[is_query], documents + n)),
-        shape=(size, size),
-    )
-    _, labels = connected_components(graph, directed=False)
-    return _name_components(names, labels[:n])
-
-
-def _name_components(names: npt.NDArray[np.object_], labels: IntArray) -> list[str]:
-    """Name the component of each query by its smallest query id."""
-    order = np.argsort(names.astype(str), kind="stable")
-    first = pd.Series(names[order], dtype=object).groupby(labels[order], sort=False).first()
-    return [str(name) for name in first.loc[labels.tolist()]]
+    names, rows, documents = _match_pairs(query_ids, pair_queries, pair_documents)
+    size = len(names) + int(documents.max(initial=-1)) + 1
+    return _name_components(names, size, rows, documents + len(names))
 
 
 SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -271,37 +263,23 @@ def gold_groups(
     although queries that are only chained are no more alike than others. There, two queries are
     connected when the cosine of their gold is at least the least of SHARES that leaves
     ENOUGH_GROUPS groups, in equally large ones.
-
-    Examples
-    --------
-    >>> queries = [f"q{i:02}" for i in range(40)]
-    >>> pairs = [(q, f"d{2 * i + j}") for i, q in enumerate(queries) for j in range(3)]
-    >>> len(set(group_ids(queries, *zip(*pairs)))), len(set(gold_groups(queries, *zip(*pairs))))
-    (1, 40)
     """
     from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
 
-    chained = group_ids(query_ids, pair_queries, pair_documents)
-    names = np.asarray(query_ids, dtype=object)
-    largest = pd.Series(chained).value_counts().max() if chained else 0
-    if len(names) < ENOUGH_GROUPS or largest <= len(names) / 2:
-        return chained
-    pairs = pd.DataFrame({"query": pair_queries, "document": pair_documents}).drop_duplicates()
-    row = pd.Index(names).get_indexer(pd.Index(pairs["query"]))
-    row, document = row[row >= 0], pd.factorize(pairs["document"])[0][row >= 0]
-    share = 1 / np.sqrt(np.bincount(row, minlength=len(names))[row])
-    gold = coo_array((share, (row, document)), shape=(len(names), document.max() + 1)).tocsr()
+    groups = group_ids(query_ids, pair_queries, pair_documents)
+    n, counts = len(groups), Counter(groups)
+    if n < ENOUGH_GROUPS or max(counts.values()) <= n / 2:
+        return groups
+    names, rows, documents = _match_pairs(query_ids, pair_queries, pair_documents)
+    share = 1 / np.sqrt(np.bincount(rows, minlength=n)[rows])
+    gold = coo_array((share, (rows, documents)), shape=(n, documents.max() + 1)).tocsr()
     cosine = (gold @ gold.T).tocoo()
     for least in SHARES:
         joined = cosine.data >= least
-        graph = coo_array(
-            (cosine.data[joined], (cosine.row[joined], cosine.col[joined])), shape=cosine.shape
-        )
-        _, labels = connected_components(graph, directed=False)
-        if len(names) ** 2 >= ENOUGH_GROUPS * (np.bincount(labels) ** 2).sum():
+        groups = _name_components(names, n, cosine.row[joined], cosine.col[joined])
+        if n**2 >= ENOUGH_GROUPS * sum(count**2 for count in Counter(groups).values()):
             break
-    return _name_components(names, labels)
+    return groups
 
 
 def group_queries(
@@ -336,25 +314,6 @@ def _report_unmet(questions: Questions, answers: Answers | None, problems: Probl
         more["found"] = quoted(json.dumps(changes[field]))
         more["severity"] = "warning" if answers is None else "error"
         report_row(problems, place, "unmet_override", message, **more)
-
-
-def _read_questions(plan: _Plan, problems: ProblemList, identity: dict[str, object]) -> Questions:
-    """Read the questions; those that recorded outputs hold become a part of the gold's identity."""
-    if plan.outputs is None:
-        return read_queries(plan.questions, problems, topics=plan.layout == "trec")
-    try:
-        outputs = read_outputs(plan.outputs, problems)
-    except InputError as error:
-        problems.extend(error.problems)
-        outputs = []
-    if plan.questions != plan.outputs:
-        questions = read_queries(plan.questions, problems)
-        _report_unmatched(questions, outputs, plan.outputs, problems)
-        return questions
-    # leave out answers and contexts, so that the outputs of two systems give one gold hash
-    asked = ([output.query_id, output.question, output.reference] for output in outputs)
-    identity["questions"] = digest(sorted(asked))
-    return _make_questions(outputs, str(plan.outputs))
 
 
 def read_gold(
@@ -425,7 +384,7 @@ def read_gold(
         decoys,
         places,
         digest(identity),
-        tuple(plan.files),
+        plan.files,
         problems.listed(),
         {
             key: questions.overrides[key]

@@ -10,7 +10,6 @@ from rag_eval.core.rows import find_file
 from rag_eval.core.settings import Settings
 from rag_eval.gates.verdict import find_faults
 from rag_eval.gold.configuration import discover, load_config, permitted
-from rag_eval.gold.loading import check_sizes
 from rag_eval.pipeline.evaluation import Evaluation, Progress
 
 
@@ -84,9 +83,7 @@ def _permit(config: GoldSetConfig, folder: Path, settings: Settings) -> GoldSetC
     """Check that a configuration stays within the limits of the settings."""
     if config.answers is not None and config.answers.verifier is not None:
         settings.find_verifier(config.answers.verifier)
-    allowed = permitted(config, folder, settings, find_faults(config))
-    check_sizes(folder, config.corpus)
-    return allowed
+    return permitted(config, folder, settings, find_faults(config))
 
 
 def open_gold_set(
