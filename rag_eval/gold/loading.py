@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
     qrels: Path | None
     questions: Path
     paraphrases: list[Path]
-    """None for recorded outputs, which answer only one wording."""
+    """Recorded outputs answer only one wording, so they have none."""
     answers: list[Path]
     outputs: Path | None
 
@@ -114,9 +114,10 @@ def _make_questions(outputs: Sequence[RecordedOutput], file: str) -> Questions:
 
     The outputs do not say whether a question is answerable. It counts as answerable, without flag.
     """
-    names = [output.query_id for output in outputs]
-    texts = [(output.question.strip() and output.question) or output.query_id for output in outputs]
-    queries = [(name, text, True, [], name) for name, text in zip(names, texts, strict=True)]
+    queries: list[tuple[Any, ...]] = []
+    for output in outputs:
+        name, text = output.query_id, output.question
+        queries.append((name, text if text.strip() else name, True, [], name))
     places = [(output.query_id, False, file, output.line) for output in outputs]
     frames = (make_frame(QUERIES, queries), make_frame(QUERY_PLACES, places))
     return Questions(*frames, {}, frozenset())
@@ -146,7 +147,8 @@ def _read_questions(plan: _Plan, problems: ProblemList, identity: dict[str, obje
     for output in outputs:
         if output.query_id not in query_ids:
             message = f"no question has the id {quoted(output.query_id)}; its output is left out"
-            problems.add("unknown_query", message, plan.outputs, line=output.line, **more)
+            more["line"] = output.line
+            problems.add("unknown_query", message, plan.outputs, **more)
     for place in rows_of(questions.places):
         if outputs and place.query_id not in answered:
             question = f"question {quoted(place.query_id)}"

@@ -5,7 +5,6 @@ Relevance is by document, section and span. The steps look up names, then quotes
 
 import collections
 import dataclasses
-import difflib
 import functools
 import re
 from collections.abc import Iterable, Mapping
@@ -24,12 +23,7 @@ from rag_eval.gold.files import report_row, rows_of
 from rag_eval.gold.loading import GoldSet, document_part, group_queries
 from rag_eval.storage.hashing import digest
 
-# ---- Names in gold files -> rows of the corpus frames.
-
-_MAX_SUGGESTIONS = 10
-"""Most lookups with a suggestion, because comparing every name of a large corpus is slow."""
-_MAX_COMPARED = 20_000
-_TARGET = "a document name or section id of this revision of the corpus"
+# ---- Names in gold files -> rows of the corpus frames
 
 
 class Catalogue:
@@ -51,12 +45,6 @@ class Catalogue:
         self.section_document = pd.Index(documents["doc_id"]).get_indexer(
             pd.Index(sections["doc_id"])
         )
-        self._sections_of: dict[int, list[tuple[int, int, int]]] = collections.defaultdict(list)
-        bounds = zip(sections["start"].tolist(), sections["end"].tolist(), strict=True)
-        for row, (owner, (low, high)) in enumerate(
-            zip(self.section_document.tolist(), bounds, strict=True)
-        ):
-            self._sections_of[owner].append((low, -high, row))
 
     @functools.cached_property
     def _section_by_heading(self) -> Mapping[tuple[int, str], int]:
@@ -66,25 +54,30 @@ class Catalogue:
         uses = collections.Counter(keys)
         return {key: row for row, key in enumerate(keys) if uses[key] == 1}
 
-    def _find_section(self, target: str) -> int:
-        """Find a section row by id, or by any document name with id or heading; -1 for none."""
-        name, _, place = target.partition("#")
-        owner = self.document_row.get(name, -1)
-        if target in self.section_row or owner < 0:
-            return self.section_row.get(target, -1)
-        heading = self._section_by_heading.get((owner, slug(place.rsplit("/", 1)[-1])), -1)
-        return self.section_row.get(f"{self.doc_ids[owner]}#{place}", heading)
+    @functools.cached_property
+    def _sections_of(self) -> Mapping[int, list[tuple[int, int, int]]]:
+        """Start, end below zero and row of each section, by document row."""
+        by_document = collections.defaultdict(list)
+        columns = (self.section_document, self.sections["start"], -self.sections["end"])
+        for row, (owner, *bounds) in enumerate(zip(*(it.tolist() for it in columns), strict=True)):
+            by_document[owner].append((*bounds, row))
+        return by_document
 
-    def _find_one(self, target: str) -> tuple[int, int]:
-        document = self.document_row.get(target, -1)
-        section = self._find_section(target) if document < 0 else -1
-        return (self.section_document[section] if section >= 0 else document), section
+    def _find_place(self, target: str) -> tuple[int, int]:
+        """Find document and section row of a target; -1 for none."""
+        if (document := self.document_row.get(target, -1)) >= 0:
+            return document, -1
+        name, _, place = target.partition("#")
+        owner, section = self.document_row.get(name, -1), self.section_row.get(target, -1)
+        if section < 0 and owner >= 0:
+            heading = self._section_by_heading.get((owner, slug(place.rsplit("/", 1)[-1])), -1)
+            section = self.section_row.get(f"{self.doc_ids[owner]}#{place}", heading)
+        return (self.section_document[section] if section >= 0 else -1), section
 
     def find_innermost(self, document: int, start: int) -> int:
         """Return the row of the innermost section around a place; -1 for none."""
-        around = (
-            section for section in self._sections_of[document] if section[0] <= start < -section[1]
-        )
+        sections = self._sections_of.get(document, ())
+        around = (section for section in sections if section[0] <= start < -section[1])
         return max(around, default=(0, 0, -1))[2]
 
     def find(self, targets: Iterable[str]) -> pd.DataFrame:
@@ -98,70 +91,33 @@ class Catalogue:
         codes, unique = pd.factorize(np.asarray(list(targets), dtype=object))
         rows = []
         for name in unique:
-            document, section = self._find_one(name)
-            if document < 0:  # our TREC exports percent-encode ids
-                document, section = self._find_one(decode_id(name))
-            rows.append((document, section))
+            place = self._find_place(name)
+            # our TREC exports percent-encode ids
+            rows.append(place if place[0] >= 0 else self._find_place(decode_id(name)))
         table = np.array(rows, dtype=np.int64).reshape(-1, 2)[codes]
         return pd.DataFrame(table, columns=["document", "section"])
 
-    def accepted(self, target: str) -> str:
-        """Suggest accepted values: similar section ids of the document, else document names."""
-        owner, choices = self.document_row.get(document_part(target), -1), list(self.document_row)
-        if owner >= 0:
-            choices = self.section_ids[self.section_document == owner].tolist()
-        few = len(choices) <= _MAX_COMPARED
-        near = difflib.get_close_matches(target, choices, n=3) if few else []
-        return _TARGET + (f"; did you mean {' or '.join(map(quoted, near))}?" if near else "")
 
-
-def _report_dangling(  # noqa: PLR0917 - rows, and the look-up of their targets
+def _report_dangling(
     rows: pd.DataFrame,
-    places: pd.DataFrame,
-    corpus: Catalogue,
+    documents: pd.Series,
     problems: ProblemList,
     field: str,
     severity: Severity = "error",
 ) -> None:
     """Report every row with a target that the corpus lacks (`dangling_target`)."""
-    accepted: dict[str, str] = {}
-    message = "this document or section is not in this revision of the corpus"
-    for row in rows_of(rows[places["document"].to_numpy() < 0]):
-        if row.target not in accepted:
-            few = len(accepted) < _MAX_SUGGESTIONS
-            accepted[row.target] = corpus.accepted(row.target) if few else _TARGET
+    for row in rows_of(rows[documents.to_numpy() < 0]):
         more: Place = {"field": field, "found": quoted(row.target), "severity": severity}
-        more["accepted"] = accepted[row.target]
+        more["accepted"] = "a document name or section id of this revision of the corpus"
+        message = "this document or section is not in this revision of the corpus"
         report_row(problems, row, "dangling_target", message, **more)
 
 
 # ---- Quoted evidence -> character spans of the documents. A quote must stand there exactly once.
 
 
-_MISPLACED = {
-    "anchor_not_found": (
-        "the quote is not in the document",
-        "text of the document word for word; line breaks and spaces may differ",
-    ),
-    "anchor_ambiguous": (
-        "the quote occurs in the document more than once",
-        "a longer quote that occurs once, or a section_id beside it",
-    ),
-    "bad_offsets": ("the offsets lie outside the document", "0 <= start < end <= length"),
-    "offset_mismatch": (
-        "the text at the offsets is another",
-        "the offsets of the text in this revision",
-    ),
-    "section_of_other_document": (
-        "the section belongs to another document",
-        "a section of the document named beside it",
-    ),
-}
-"""Message and accepted values of each code."""
-
-
 class MisplacedError(Exception):
-    """A misplaced anchor, with its code and the found text."""
+    """A misplaced anchor: its code, message, found text and accepted values."""
 
 
 def find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) -> tuple[int, int]:
@@ -169,36 +125,22 @@ def find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) ->
 
     A quote that does not stand there exactly may differ from the text in runs of white space.
     """
-    first = text.find(quote, low, high)
-    if first >= 0:
-        end, second = first + len(quote), text.find(quote, first + 1, high)
-    else:
-        words = re.compile(r"\s+".join(map(re.escape, quote.split())))
-        similar = words.search(text, low, high)
-        if similar is None:
-            raise MisplacedError("anchor_not_found", quoted(quote))
-        first, end = similar.span()
-        again = words.search(text, first + 1, high)
-        second = -1 if again is None else again.start()
-    if second >= 0 and not passages:
-        lines = (f"line {text.count(chr(10), 0, place) + 1}" for place in (first, second))
-        places = f"{quoted(quote)} in {' and '.join(lines)} of the document"
-        raise MisplacedError("anchor_ambiguous", places)
-    return first, end
-
-
-def _find_offsets(text: str, quote: str, start: int, end: int) -> tuple[int, int]:
-    """Check offsets; if masking has moved the quote, return its only other place."""
-    if end > len(text):
-        shown = f"start {start}, end {end} in a document of {len(text)} characters"
-        raise MisplacedError("bad_offsets", shown)
-    if not quote or text[start:end] == quote:
-        return start, end
-    try:
-        return find_quote(text, quote, 0, len(text), passages=False)
-    except MisplacedError:
-        shown = f"{quoted(text[start:end])} where {quoted(quote)} should be"
-        raise MisplacedError("offset_mismatch", shown) from None
+    pattern = re.escape(quote)
+    if text.find(quote, low, high) < 0:
+        pattern = r"\s+".join(map(re.escape, quote.split()))
+    quotes = re.compile(pattern)
+    first = quotes.search(text, low, high)
+    if first is None:
+        message, accepted = "the quote is not in the document", "text of the document word for word"
+        raise MisplacedError("anchor_not_found", message, quoted(quote), accepted)
+    second = quotes.search(text, first.start() + 1, high)
+    if second is not None and not passages:
+        lines = (f"line {text.count(chr(10), 0, it.start()) + 1}" for it in (first, second))
+        shown = f"{quoted(quote)} in {' and '.join(lines)} of the document"
+        message = "the quote occurs in the document more than once"
+        accepted = "a longer quote that occurs once, or a section_id beside it"
+        raise MisplacedError("anchor_ambiguous", message, shown, accepted)
+    return first.span()
 
 
 def _find_anchor(
@@ -206,17 +148,24 @@ def _find_anchor(
 ) -> tuple[int, int]:
     """Find start and end of an anchor: by its offsets, or by its quote within the bounds.
 
-    Without bounds, the section of the anchor belongs to another document.
+    Without bounds, the section of the anchor belongs to another document. In passages, offsets
+    count nothing, so a quote is needed.
     """
     if bounds is None:
-        shown = f"{quoted(row.section)}, {quoted(row.doc)}"
-        raise MisplacedError("section_of_other_document", shown)
-    if passages and row.start >= 0 and not row.quote:
-        shown = f"start {row.start} of a document of which only passages are known"
-        raise MisplacedError("bad_offsets", shown)
-    if row.start >= 0 and not passages:
-        return _find_offsets(text, row.quote, row.start, row.end)
-    return find_quote(text, row.quote, *bounds, passages=passages)
+        message, shown = "the section belongs to another document", quoted(row.section)
+        accepted = "a section of the document named beside it"
+        raise MisplacedError("section_of_other_document", message, shown, accepted)
+    if row.start < 0 or (passages and row.quote):
+        return find_quote(text, row.quote, *bounds, passages=passages)
+    if passages or row.end > len(text):
+        message, accepted = "the offsets lie outside the document", f"0 <= offset <= {len(text)}"
+        raise MisplacedError("bad_offsets", message, f"{row.start} to {row.end}", accepted)
+    if row.quote and text[row.start : row.end] != row.quote:
+        message, accepted = "the text at the offsets is another", quoted(row.quote)
+        raise MisplacedError(
+            "offset_mismatch", message, quoted(text[row.start : row.end]), accepted
+        )
+    return row.start, row.end
 
 
 def locate(
@@ -225,31 +174,37 @@ def locate(
     """Find every anchor (ANCHORS) in its section, or in its document if the row names no section.
 
     Returns anchor, document, section (of the first character, or -1), start and end of those that
-    were found. Problems: `dangling_target` and those of `_MISPLACED`. With `passages`, only
+    were found. Problems: `dangling_target` and those of `MisplacedError`. With `passages`, only
     passages of the documents are known, so offsets need a quote.
     """
     by_document, narrowed = corpus.find(anchors["doc"]), corpus.find(anchors["section"])
-    has_section = (anchors["section"] != "").to_numpy()
+    is_narrowed = (anchors["section"] != "").to_numpy()
     by_doc, by_section = (anchors.rename(columns={name: "target"}) for name in ("doc", "section"))
-    _report_dangling(by_doc, by_document, corpus, problems, "doc_id")
-    _report_dangling(by_section[has_section], narrowed[has_section], corpus, problems, "section_id")
-    sections = narrowed["section"].where(has_section, by_document["section"]).tolist()
-    documents, owners = by_document["document"].tolist(), narrowed["document"].tolist()
+    _report_dangling(by_doc, by_document["document"], problems, "doc_id")
+    owners = narrowed["document"]
+    _report_dangling(by_section[is_narrowed], owners[is_narrowed], problems, "section_id")
+    places = zip(
+        by_document["document"].tolist(),
+        owners.where(is_narrowed, by_document["document"]).tolist(),
+        narrowed["section"].where(is_narrowed, by_document["section"]).tolist(),
+        strict=True,
+    )
     texts = corpus.documents["text"].to_numpy(dtype=object)
     starts, ends = corpus.sections["start"].tolist(), corpus.sections["end"].tolist()
     rows: list[tuple[int, ...]] = []
-    for anchor, row in enumerate(rows_of(anchors)):
-        document, part, owner = documents[anchor], sections[anchor], owners[anchor]
-        if document < 0 or (has_section[anchor] and owner < 0):
+    for anchor, (row, (document, owner, part)) in enumerate(
+        zip(rows_of(anchors), places, strict=True)
+    ):
+        if document < 0 or owner < 0:
             continue
         text = texts[document]
+        bounds = (starts[part], ends[part]) if part >= 0 else (0, len(text))
         try:
-            whole = (starts[part], ends[part]) if part >= 0 else (0, len(text))
-            bounds = None if has_section[anchor] and owner != document else whole
-            start, end = _find_anchor(row, text, bounds, passages=passages)
+            start, end = _find_anchor(
+                row, text, bounds if owner == document else None, passages=passages
+            )
         except MisplacedError as error:
-            code, shown = error.args
-            message, accepted = _MISPLACED[code]
+            code, message, shown, accepted = error.args
             more: Place = {"field": "anchors", "found": shown, "accepted": accepted}
             report_row(problems, row, code, message, **more)
         else:
@@ -343,29 +298,26 @@ def place(
     the corpus is another corpus, so each is an error. With recorded outputs as the corpus a missing
     target is always a warning, and judgements and quotes stay in the denominators.
     """
-    corpus, found_problems = Catalogue(documents, sections), ProblemList()
-    recorded = gold.layout == "recorded"
-    places = corpus.find(gold.judgements["target"])
+    corpus, missing = Catalogue(documents, sections), ProblemList()
+    is_recorded = gold.layout == "recorded"
+    judgements = gold.judgements.join(corpus.find(gold.judgements["target"]))
+    exists = judgements["document"] >= 0
     # the anchors report the document of an answer row, so it is not reported twice
     anchored = pd.MultiIndex.from_frame(gold.anchors[["file", "line"]])
-    lines = pd.MultiIndex.from_frame(gold.judgements[["file", "line"]])
-    shown = gold.judgements["explicit"].to_numpy() | ~lines.isin(anchored)
-    is_foreign = gold.layout != "own" and (places["document"] >= 0).any()
-    severity: Severity = "warning" if is_foreign else "error"
-    explicit = (gold.judgements[shown], places[shown])
-    _report_dangling(*explicit, corpus, found_problems, "target", severity)
-    located = locate(gold.anchors, corpus, found_problems, passages=recorded)
+    lines = pd.MultiIndex.from_frame(judgements[["file", "line"]])
+    shown = judgements[judgements["explicit"].to_numpy() | ~lines.isin(anchored)]
+    severity: Severity = "warning" if gold.layout != "own" and exists.any() else "error"
+    _report_dangling(shown, shown["document"], missing, "target", severity)
+    located = locate(gold.anchors, corpus, missing, passages=is_recorded)
     decoys = gold.decoys.join(corpus.find(gold.decoys["target"]))
-    _report_dangling(decoys, decoys, corpus, found_problems, "decoy")
+    _report_dangling(decoys, decoys["document"], missing, "decoy")
     problems.extend(
         dataclasses.replace(problem, severity="warning")
-        if recorded and problem.code in _MISSED
+        if is_recorded and problem.code in _MISSED
         else problem
-        for problem in found_problems.listed()
-        if not recorded or problem.code != "more_problems"
+        for problem in missing.listed()
+        if not is_recorded or problem.code != "more_problems"
     )
-    judgements = gold.judgements.join(places)
-    exists = judgements["document"] >= 0
     return Placed(
         corpus,
         judgements[exists].reset_index(drop=True),
@@ -392,18 +344,11 @@ def _collapse(pieces: list[pd.DataFrame], queries: pd.Index) -> pd.DataFrame:
     return QRELS.check(rows[["query_id", "item_id", "gain"]])
 
 
-def _gone_names(gold: GoldSet, placed: Placed) -> np.ndarray:
-    """Return the document names of judgements whose targets are missing.
-
-    With recorded passages, a missing section still counts for its document.
-    """
-    if gold.layout != "recorded":
-        return placed.gone["target"].to_numpy(dtype=object)
-    parts = [document_part(target) for target in placed.gone["target"]]
-    rows = [placed.corpus.document_row.get(part, -1) for part in parts]
-    pairs = zip(rows, parts, strict=True)
-    names = [placed.corpus.doc_ids[row] if row >= 0 else part for row, part in pairs]
-    return np.array(names, dtype=object)
+def _name_of(target: str, placed: Placed) -> str:
+    """Return the doc_id of a target; its document name where the corpus lacks the document."""
+    name = document_part(target)
+    row = placed.corpus.document_row.get(name, -1)
+    return str(placed.corpus.doc_ids[row]) if row >= 0 else name
 
 
 def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Level, pd.DataFrame]:
@@ -420,24 +365,21 @@ def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Le
         anchored = corpus.doc_ids[located["document"]]
         document.append(_piece(located["query_id"], anchored, 1, 1))
     if gold.layout != "own":
-        gone = placed.gone
-        document.append(_piece(gone["query_id"], _gone_names(gold, placed), gone["gain"], 0))
+        gone, targets = placed.gone, placed.gone["target"].to_numpy(dtype=object)
+        if gold.layout == "recorded":  # a missing section still counts for its document
+            targets = np.array([_name_of(target, placed) for target in targets], dtype=object)
+        document.append(_piece(gone["query_id"], targets, gone["gain"], 0))
     # if a document has only one section, a judgement of the document is one of the section
     owners = pd.Series(corpus.section_document)
     only = owners[~owners.duplicated(keep=False)]
-    only_of = pd.Series(only.index, index=only.to_numpy())
-    single = judgements["document"].map(only_of).fillna(-1).astype(np.int64)
-    of_section = judgements.assign(
-        section=judgements["section"].where(judgements["section"] >= 0, single)
-    )
-    of_section, in_section = (
-        of_section[of_section["section"] >= 0],
-        located[located["section"] >= 0],
-    )
-    ids = corpus.section_ids[of_section["section"]]
+    single = judgements["document"].map(pd.Series(only.index, index=only.to_numpy()))
+    rows = judgements["section"].where(judgements["section"] >= 0, single.fillna(-1))
+    judged = judgements.assign(section=rows.astype(np.int64))[rows >= 0]
+    cited = located[located["section"] >= 0]
+    ids = corpus.section_ids[judged["section"]]
     section = [
-        _piece(of_section["query_id"], ids, of_section["gain"], ~of_section["explicit"]),
-        _piece(in_section["query_id"], corpus.section_ids[in_section["section"]], 1, 1),
+        _piece(judged["query_id"], ids, judged["gain"], ~judged["explicit"]),
+        _piece(cited["query_id"], corpus.section_ids[cited["section"]], 1, 1),
     ]
     span = _piece(spans["query_id"], spans["span_id"].to_numpy(dtype=object), 1, 0)
     return {
@@ -450,22 +392,17 @@ def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Le
 def _missed_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
     """Place quotes that no recorded passage holds after the end of their document.
 
-    No chunk overlaps such a place, so the quotes count as missed.
+    No chunk overlaps such a place, so the quotes count as missed. The places do not overlap, so
+    that two quotes stay two spans.
     """
-    corpus = placed.corpus
-    is_missed = ~np.isin(np.arange(len(gold.anchors)), placed.located.anchor)
+    is_missed = ~np.isin(np.arange(len(gold.anchors)), placed.located["anchor"])
     missed = gold.anchors[is_missed].drop_duplicates(["query_id", "doc", "quote"])
-    rows = corpus.find(missed["doc"])["document"].to_numpy()
-    lengths = corpus.documents["text"].str.len().to_numpy()
-    sizes = missed["quote"].str.len().to_numpy(dtype=np.int64)
-    starts = np.array([lengths[row] + 1 if row >= 0 else 0 for row in rows], dtype=np.int64)
-    starts = starts + np.cumsum(sizes) - sizes  # without overlap, so that two quotes stay two spans
-    names = [
-        corpus.doc_ids[row] if row >= 0 else doc
-        for row, doc in zip(rows, missed["doc"], strict=True)
-    ]
-    ids = missed["query_id"].to_numpy(dtype=object)
-    return pd.DataFrame({"query_id": ids, "doc_id": names, "start": starts, "end": starts + sizes})
+    names = missed["doc"].map(lambda name: _name_of(name, placed))
+    texts = placed.corpus.documents.set_index("doc_id")["text"].str.len()
+    sizes = missed["quote"].str.len()
+    starts = names.map(texts).fillna(-1).astype(np.int64) + 1 + sizes.cumsum() - sizes
+    columns = {"query_id": missed["query_id"], "doc_id": names, "start": starts}
+    return pd.DataFrame({**columns, "end": starts + sizes})
 
 
 def _make_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:

@@ -131,18 +131,6 @@ def test_duplicate_ids_are_listed_with_everything_else(lint_gold):
     assert [code for code, *_ in found] == ["duplicate_id", "few_queries", "dangling_target"]
 
 
-def test_dangling_target_suggests_a_name(make_gold, corpus_frames):
-    frames = corpus_frames({"guide/install.md": "# First\nx\n", "other.md": "y"})
-    folder = make_gold([GOOD], "q0\tguide/instal.md\t1\nq0\tguide/install.md#frist\t1\n")
-    accepted = [
-        problem.accepted
-        for problem in lint(read_gold(folder), frames.documents, frames.sections)
-        if problem.code == "dangling_target"
-    ]
-    assert "did you mean guide/install.md?" in accepted[0]
-    assert "did you mean guide/install.md#first?" in accepted[1]
-
-
 def test_plain_beir_needs_no_flags_and_gets_one_warning_for_all_paraphrases(
     shared_data, corpus_frames
 ):

@@ -107,11 +107,6 @@ def test_faults_of_anchors(resolve_rows, row, code):
     assert resolved.problems[0].file.endswith("answers.jsonl")
 
 
-def test_offsets_that_masking_moved_are_found_by_their_text(resolve_rows):
-    resolved = resolve_rows("q1", answers=[{"answers": [{"text": "scrape", "start": 1, "end": 7}]}])
-    assert resolved.spans["start"].tolist() == [TEXTS["a.md"].index("scrape")]
-
-
 @pytest.mark.parametrize(
     ("quote", "span"),
     [
