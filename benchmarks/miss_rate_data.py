@@ -34,15 +34,14 @@ from rag_eval.gold.loading import gold_groups
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.chroma import model_folder
-from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding.embedders import (
+from rag_eval.retrieval.dense import POOL as FUSED
+from rag_eval.retrieval.dense import ExactSearch, weighted
+from rag_eval.retrieval.embedders import (
     LsaEmbedder,
     MiniLmEmbedder,
     fit_lsa,
     read_vectors,
 )
-from rag_eval.retrieval.kinds.hybrid import POOL as FUSED
-from rag_eval.retrieval.kinds.hybrid import weighted
 from rag_eval.retrieval.lexical import Bm25, Bm25s
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import text_hash

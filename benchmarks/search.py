@@ -18,7 +18,7 @@ from timing import alternate, data_folder, indexed_text, json_lines, report, ski
 
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder, read_vectors
+from rag_eval.retrieval.embedders import MiniLmEmbedder, read_vectors
 from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.storage.hashing import text_hash
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.files import write_text
+from rag_eval.storage.home import write_text
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 180.0, 10.0, 0.25

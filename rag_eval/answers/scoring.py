@@ -35,7 +35,7 @@ from rag_eval.measures.answers import judge_faithfulness as judge_samples
 from rag_eval.measures.citation_support import SentenceSupport, citation_support
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.support import Cites, Gap, Purpose, Score, groundedness, retrieval_gaps
-from rag_eval.retrieval.embedding.embedders import OnnxModel
+from rag_eval.retrieval.embedders import OnnxModel
 from rag_eval.storage.hashing import digest, file_hash
 
 UNCHECKED = ("failed", "contract_error_reply")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_eval.storage.files import atomic_path
+from rag_eval.storage.home import atomic_path
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec
 
 MAX_TEXT = 600

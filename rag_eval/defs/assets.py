@@ -1,29 +1,40 @@
-"""Assets made from the rows of the graph: their keys, dependencies, options and steps."""
+"""Assets and their checks, made from the rows of the graph, and the gold sets that they open.
 
+A check guards one stage. `rag_eval.gates` judges the gates of the report when the report is made;
+the checks of the report show the verdicts.
+"""
+
+import contextlib
+import dataclasses
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from rag_eval.core.errors import InputError
+from rag_eval.core.errors import InputError, Problem
 from rag_eval.core.settings import Settings
-from rag_eval.defs import checks
 from rag_eval.defs.metadata import (
     Metadata,
     Shown,
+    Table,
     clear_failures,
     column_schema,
+    problems_shown,
     summarize,
     to_metadata,
 )
-from rag_eval.defs.resources import Evaluations
+from rag_eval.gates.gate import GatePart
 from rag_eval.pipeline.corpus import CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import Made, Node, Runner, Stage, nodes_behind
 from rag_eval.pipeline.stages import STAGES, open_runner
+from rag_eval.reporting.report import Report
 from rag_eval.storage.hashing import code_version
 from rag_eval.storage.locks import is_shared
+
+if TYPE_CHECKING:
+    from rag_eval.pipeline.evaluation import Evaluation
 
 OWNER: Final = "team:retrieval"
 REPORT: Final = "retrieval_metrics_report"
@@ -40,6 +51,139 @@ RETRIES: Final = dg.RetryPolicy(
 )
 """Retries of a stage that talks to a service, after the retries of each request. Every stage does
 where workers share the home."""
+WAIT_S: Final = 7200.0
+"""Longest wait of a night's run, which no person looks at, unless the settings say another."""
+
+
+# ---- The only resource: gold sets that are open for evaluation until the run ends.
+
+
+class Evaluations:
+    """Opens a gold set and holds its lock until `close`, or until another one is opened."""
+
+    def __init__(self, settings: Settings, tags: Mapping[str, str] | None = None) -> None:
+        self.settings, self._tags = settings, tags or {}
+        self._opened: dict[str, Evaluation] = {}
+        self._locks = contextlib.ExitStack()
+
+    def open(self, gold_set: str) -> Runner:
+        """Open a gold set, unless an earlier call did, and return a runner of its stages.
+
+        Raises InputError if the configuration cannot be used, or if another run still writes here
+        after the wait.
+        """
+        if gold_set not in self._opened:
+            from rag_eval.pipeline.evaluation import Lines
+            from rag_eval.pipeline.opening import open_gold_set
+            from rag_eval.storage.home import HOME_FOLDERS, sweep
+
+            folder = self.settings.gold_sets / gold_set
+            progress = Lines(dg.get_dagster_logger().info)
+            evaluation = open_gold_set(folder, self.settings, progress=progress)
+            self.close()
+            evaluation = dataclasses.replace(evaluation, use_record=True, tags=self._tags)
+            lock = self._locks.enter_context(evaluation.lock)
+            sweep(evaluation.home.folder, *HOME_FOLDERS, older_than_s=lock.leftover_age_s)
+            self._opened[gold_set] = evaluation
+        return open_runner(self._opened[gold_set])
+
+    def close(self) -> None:
+        """Drop the opened evaluations and release the home."""
+        self._opened.clear()
+        self._locks.close()
+
+
+def settings_of_nights(settings: Settings) -> Settings:
+    """Let a night's run wait for WAIT_S, unless the settings say another time."""
+    is_set = "wait_s" in settings.model_fields_set
+    return settings if is_set else settings.model_copy(update={"wait_s": WAIT_S})
+
+
+def make_evaluations(settings: Settings) -> dg.ResourceDefinition:
+    """Make the resource, which closes the run's evaluations at its end, also after a failure."""
+
+    @dg.resource(description="Gold sets opened for evaluation")
+    def evaluations(context: dg.InitResourceContext) -> Iterator[Evaluations]:
+        tags = {} if context.run is None else {"dagster.run_id": context.run.run_id}
+        with contextlib.closing(Evaluations(settings_of_nights(settings), tags)) as opened:
+            yield opened
+
+    return evaluations
+
+
+# ---- Checks of stages.
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A check of one stage. A check that does not block is a warning."""
+
+    name: str
+    description: str
+    judge: Callable[[Runner, Shown], tuple[bool, Shown]]
+    """Judges a made asset by its metadata: whether it passes, and what is shown."""
+    problems: Callable[[Runner, InputError], list[Problem]] = lambda *_: []
+    """Lists the problems that fail the check where the asset could not be made."""
+    blocking: bool = True
+    """Whether a failure stops the assets downstream."""
+
+    def result(self, asset: dg.AssetKey, shown: Shown, *, passed: bool) -> dg.AssetCheckResult:
+        """Show a verdict."""
+        severity = dg.AssetCheckSeverity.ERROR if self.blocking else dg.AssetCheckSeverity.WARN
+        return dg.AssetCheckResult(
+            passed=passed,
+            asset_key=asset,
+            check_name=self.name,
+            metadata=to_metadata(shown),
+            severity=severity,
+        )
+
+
+def _empty_index(_: Runner, error: InputError) -> list[Problem]:
+    is_empty = any(problem.code == "empty_index" for problem in error.problems)
+    return list(error.problems) if is_empty else []
+
+
+def _lint_errors(runner: Runner, _: InputError) -> list[Problem]:
+    """List every problem by lint, because the error holds only the problems of its stage."""
+    from rag_eval.pipeline.needs import lint_gold_set
+
+    problems = lint_gold_set(runner.evaluation)
+    return problems if any(problem.severity == "error" for problem in problems) else []
+
+
+def _lint_warnings(runner: Runner, _: Shown) -> tuple[bool, Shown]:
+    warnings = runner.get(GoldVariants).about.warnings
+    return True, problems_shown([Problem(**warning.dump()) for warning in warnings])
+
+
+OF_STAGES: Final = {
+    "corpus_chunks": Check(
+        "index_not_empty",
+        "There is something to retrieve.",
+        lambda _, shown: (True, {"n_chunks": shown["n_chunks"]}),
+        _empty_index,
+    ),
+    "gold_variants": Check(
+        "gold_lint",
+        "The gold set has no error, and every target resolves in this corpus revision.",
+        _lint_warnings,
+        _lint_errors,
+    ),
+    "answer_measures": Check(
+        "FK019_retrieval_to_answer_gap",
+        "Every answer cites or uses what was retrieved for it, refers to it, or says that nothing"
+        " relevant was found (FK019). A warning: never repaired automatically.",
+        lambda _, shown: (
+            not shown["n_flagged"],
+            {name: shown[name] for name in ("n_checked", "n_flagged", "flagged")},
+        ),
+        blocking=False,
+    ),
+}
+
+
+# ---- Assets.
 
 
 def asset_key(node: Node, prefix: str = "") -> dg.AssetKey:
@@ -48,35 +192,19 @@ def asset_key(node: Node, prefix: str = "") -> dg.AssetKey:
     The key of a stage `run` is `retrieval` and the name of the strategy. `prefix` is the setting
     `asset_key_prefix`.
     """
-    stage = next(stage for stage in STAGES if stage.name == node.name)
     name = node.name if node.name != "run" else ""
-    return dg.AssetKey([part for part in (prefix, stage.group, name, node.strategy) if part])
+    return dg.AssetKey([part for part in (prefix, _stage(node).group, name, node.strategy) if part])
 
 
-def _inputs(stage: Stage, strategy: str, strategies: Sequence[str]) -> list[Node]:
-    names = (*stage.inputs, *stage.after)
-    groups = (nodes_behind(name, strategy, STAGES, strategies) for name in names)
-    return [node for group in groups for node in group]
+def _stage(node: Node) -> Stage:
+    return next(stage for stage in STAGES if stage.name == node.name)
 
 
-def _kinds(stage: Stage) -> set[str]:
-    made_of = {FORMATS[part.ending] for part in stage.result.parts.values() if part.ending}
-    return set(stage.kinds) or made_of & {"parquet"} or made_of
-
-
-def _describe_spec(stage: Stage) -> Metadata:
-    """Show the columns of a stage's frame, and the stores that it reads or writes."""
-    columns = {} if stage.columns is None else column_schema(stage.columns)
-    stores = {"stores": ", ".join(stage.stores)} if stage.stores else {}
-    return {**columns, **stores}
-
-
-def service_of(stage: Stage) -> str | None:
-    """Return the service that a stage talks to, if any."""
+def _service_of(stage: Stage) -> str | None:
     return next((name for name in SERVICES if name in stage.stores), None)
 
 
-def freshness(settings: Settings) -> dg.FreshnessPolicy:
+def _freshness(settings: Settings) -> dg.FreshnessPolicy:
     """Return the policy of every asset: half a day may pass beyond the time between two nights.
 
     The time is that after a Friday, so that a schedule of weekdays is not late on Mondays.
@@ -91,40 +219,41 @@ def freshness(settings: Settings) -> dg.FreshnessPolicy:
     return dg.FreshnessPolicy.time_window(fail_window=between + dt.timedelta(hours=12))
 
 
-def op_name(key: dg.AssetKey) -> str:
-    """Return the name of an asset's step: letters, digits and underscores."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", "__".join(key.path))
-
-
 def make_assets(
     strategies: Sequence[str], partitions: dg.PartitionsDefinition[str], settings: Settings
 ) -> list[dg.AssetsDefinition]:
     """Make an asset for each stage of the graph, or for each strategy if the stage needs one."""
-    policy, version, names = freshness(settings), code_version(), set[str]()
-    shares, prefix = is_shared(settings), settings.asset_key_prefix
-    assets = []
+    policy, shares, prefix = _freshness(settings), is_shared(settings), settings.asset_key_prefix
+    assets, names = list[dg.AssetsDefinition](), set[str]()
     for place, stage in enumerate(STAGES):
+        made_of = {FORMATS[part.ending] for part in stage.result.parts.values() if part.ending}
+        columns = {} if stage.columns is None else column_schema(stage.columns)
+        stores: Metadata = {"stores": ", ".join(stage.stores)} if stage.stores else {}
         for node in stage.nodes(strategies):
             key = asset_key(node, prefix)
-            inputs = _inputs(stage, node.strategy, strategies)
+            inputs = [
+                behind
+                for name in (*stage.inputs, *stage.after)
+                for behind in nodes_behind(name, node.strategy, STAGES, strategies)
+            ]
             spec = dg.AssetSpec(
                 key=key,
                 deps=[asset_key(behind, prefix) for behind in inputs],
                 group_name=stage.group,
-                kinds=_kinds(stage),
+                kinds=set(stage.kinds) or made_of & {"parquet"} or made_of,
                 owners=[OWNER],
                 description=stage.title,
-                code_version=version,
+                code_version=code_version(),
                 partitions_def=partitions,
-                metadata=_describe_spec(stage),
+                metadata={**columns, **stores},
                 skippable=True,
                 freshness_policy=policy,
             )
-            name = op_name(key)
+            name = re.sub(r"[^A-Za-z0-9_]", "_", "__".join(key.path))
             while name in names:  # strategies `a-b` and `a_b` would give equal step names
                 name += "_"
             names.add(name)
-            retries = RETRIES if shares or service_of(stage) else None
+            retries = RETRIES if shares or _service_of(stage) else None
             assets.append(_make_asset(node, spec, name, -place, retries))
     return assets
 
@@ -132,14 +261,19 @@ def make_assets(
 def _make_asset(
     node: Node, spec: dg.AssetSpec, name: str, priority: int, retries: dg.RetryPolicy | None
 ) -> dg.AssetsDefinition:
-    guard = checks.OF_STAGES.get(node.name)
-    service = service_of(next(stage for stage in STAGES if stage.name == node.name))
+    check, service = OF_STAGES.get(node.name), _service_of(_stage(node))
+    check_specs = [
+        dg.AssetCheckSpec(
+            each.name, asset=spec.key, blocking=each.blocking, description=each.description
+        )
+        for each in filter(None, [check])
+    ]
 
     # The priority follows the graph, so that lint finds errors before the costly embedding.
     @dg.multi_asset(
         name=name,
         specs=[spec],
-        check_specs=[] if guard is None else [guard.spec(spec.key)],
+        check_specs=check_specs,
         op_tags={"dagster/priority": str(priority)},
         retry_policy=retries,
         pool=f"rag_eval_{service}" if service else None,
@@ -148,22 +282,22 @@ def _make_asset(
         context: dg.AssetExecutionContext, evaluations: dg.ResourceParam[Evaluations]
     ) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
         with clear_failures():
-            runner = open_runner(evaluations.open(context.partition_key))
+            runner, results = evaluations.open(context.partition_key), []
             if node not in runner.nodes():
                 part = f"strategy {node.strategy}" if node.strategy else node.name
                 context.log.info("%s has no %s", context.partition_key, part)
-                results = [] if guard is None else [guard.unconfigured(spec.key)]
+                if check is not None:
+                    results.append(check.result(spec.key, {"configured": False}, passed=True))
                 yield dg.MaterializeResult(metadata=NOT_MATERIALIZED, check_results=results)
                 return
             try:
                 outcome = runner.one(node)
             except InputError as error:
-                if guard is None or error.is_outage:  # no check is about a store
+                # no check is about a store
+                problems = check.problems(runner, error) if check and not error.is_outage else []
+                if check is None or not problems:
                     raise
-                judged_error = guard.on_error(runner, error, spec.key)
-                if judged_error is None:
-                    raise
-                yield judged_error
+                yield check.result(spec.key, problems_shown(problems), passed=False)
                 return
             shown = describe(runner, outcome)
             message = outcome.stage.failure(outcome.result)
@@ -172,7 +306,9 @@ def _make_asset(
                 raise dg.Failure(
                     message, metadata=to_metadata(shown), allow_retries=service is not None
                 )
-            results = [] if guard is None else [guard.judge(runner, shown, spec.key)]
+            if check is not None:
+                passed, judged_by = check.judge(runner, shown)
+                results.append(check.result(spec.key, judged_by, passed=passed))
             yield dg.MaterializeResult(
                 metadata=to_metadata(shown),
                 data_version=dg.DataVersion(outcome.result.id),
@@ -195,3 +331,90 @@ def describe(runner: Runner, outcome: Made) -> Shown:
     if Node("gold_variants") in below:
         shown["gold_hash"] = runner.get(GoldVariants).about.hash
     return shown
+
+
+# ---- A check for each gate of the report.
+
+
+def gate_check(gate: str) -> str:
+    """Name the check of a gate of the report (`acceptance.recall_at_10`, `stability`, ...).
+
+    Examples
+    --------
+    >>> gate_check("acceptance.recall_at_10")
+    'acceptance_recall_at_10'
+    """
+    return re.sub(r"[^A-Za-z0-9_]", "_", gate)
+
+
+def gate_results(
+    report: Report, gates: Iterable[str], asset: dg.AssetKey
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield a result for each of `gates` that the report holds."""
+    for gate in gates:
+        entries = [entry for entry in report.gates if gate in (entry.id, entry.gate)]
+        if entries:
+            yield _gate_result(gate, entries, asset)
+
+
+def _gate_result(gate: str, entries: list[GatePart], asset: dg.AssetKey) -> dg.AssetCheckResult:
+    """Show one gate as a warning; only `gate_verdict` ends the run if a required gate fails.
+
+    An advisory gate without enough evidence passes, because it found no fault: its description and
+    its `status` say that nothing was judged. A required one fails, because it ends the run.
+    """
+    poor = [entry for entry in entries if not entry.is_fine]
+    failed = [entry for entry in poor if entry.required or entry.status == "fail"]
+    poor = failed or poor
+    status = poor[0].status if poor else "pass"
+    reasons = (str(entry.evidence.get("reason") or entry.reason_code) for entry in poor)
+    shown: dict[str, object] = {
+        "gates": Table(("id", "status", "reason_code"), [entry.dump() for entry in entries])
+    }
+    if len(entries) == 1:
+        evidence = entries[0].evidence.items()
+        shown = {name: value for name, value in evidence if isinstance(value, (str, int, float))}
+    shown |= {
+        "status": status,
+        "required": any(entry.required for entry in entries),
+        "reason_codes": ", ".join(dict.fromkeys(entry.reason_code for entry in entries)),
+    }
+    return dg.AssetCheckResult(
+        passed=not failed,
+        asset_key=asset,
+        check_name=gate_check(gate),
+        metadata=to_metadata(shown),
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{status}: {'; '.join(dict.fromkeys(reasons))}" if poor else "pass",
+    )
+
+
+def make_gate_checks(
+    gates: list[str], asset: dg.AssetKey, retries: dg.RetryPolicy | None
+) -> list[dg.AssetChecksDefinition]:
+    """Make a check of the report for each of `gates`, the gates of all gold sets together."""
+    if not gates:
+        return []
+    by_key = {dg.AssetCheckKey(asset, gate_check(gate)): gate for gate in gates}
+    specs = [
+        dg.AssetCheckSpec(
+            key.name,
+            asset=asset,
+            description=f"Gate {gate} of the report, where the gold set asks for it. Runs from the"
+            " command line are recorded without their partition.",
+        )
+        for key, gate in by_key.items()
+    ]
+
+    @dg.multi_asset_check(name="report_gates", specs=specs, can_subset=True, retry_policy=retries)
+    def report_gates(
+        context: dg.AssetCheckExecutionContext, evaluations: dg.ResourceParam[Evaluations]
+    ) -> Iterator[dg.AssetCheckResult]:
+        from rag_eval.pipeline.report_parts import MetricsReport
+
+        with clear_failures():
+            report = evaluations.open(context.partition_key).get(MetricsReport).report
+        selected = [by_key[key] for key in by_key if key in context.selected_asset_check_keys]
+        yield from gate_results(report, selected, asset)
+
+    return [report_gates]

@@ -16,9 +16,16 @@ import dagster as dg
 
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.settings import MailAlerts, Settings
-from rag_eval.defs.assets import REPORT, RETRIES, asset_key, make_assets
-from rag_eval.defs.checks import OF_STAGES, gate_check, make_gate_checks
-from rag_eval.defs.resources import make_evaluations
+from rag_eval.defs.assets import (
+    OF_STAGES,
+    REPORT,
+    RETRIES,
+    asset_key,
+    gate_check,
+    make_assets,
+    make_evaluations,
+    make_gate_checks,
+)
 from rag_eval.gates.verdict import check_names
 from rag_eval.gold.configuration import discover, load_config
 from rag_eval.pipeline.runner import Node
@@ -43,20 +50,6 @@ RUN_TAGS: Final = {
 """Retries of a run whose worker was lost. A failed stage had its own retries."""
 MAX_FAILED_STEPS: Final = 20
 """Largest number of steps that an alert names."""
-DAGSTER_STORE: Final = frozenset({"sqlalchemy", "psycopg2", "dagster_postgres"})
-"""Packages whose errors come from Dagster's own store. A stage turns those of our store into its
-own."""
-
-
-@dg.failure_hook
-def retry_after_lost_store(context: dg.HookContext) -> None:
-    """Let the run start again after a step whose connection to Dagster's own store broke.
-
-    The retries of a step begin with its stage, so they do not cover the work of Dagster before.
-    """
-    if type(context.op_exception).__module__.partition(".")[0] in DAGSTER_STORE:
-        tags = {"dagster/retry_on_asset_or_op_failure": "true"}
-        context.instance.add_run_tags(context.run_id, tags)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,15 +76,14 @@ class KnownGoldSet:
     @property
     def checks(self) -> list[dg.AssetCheckKey]:
         """Keys of the configured checks."""
-        checked = [node for node in self.nodes if node.name in OF_STAGES]
-        report = asset_key(Node(REPORT), self.prefix)
-        return [
-            *(
-                dg.AssetCheckKey(asset_key(node, self.prefix), OF_STAGES[node.name].name)
-                for node in checked
-            ),
-            *(dg.AssetCheckKey(report, gate_check(gate)) for gate in self.gates),
+        keys = {node.name: asset_key(node, self.prefix) for node in self.nodes}
+        stages = [
+            dg.AssetCheckKey(key, OF_STAGES[name].name)
+            for name, key in keys.items()
+            if name in OF_STAGES
         ]
+        report = asset_key(Node(REPORT), self.prefix)
+        return [*stages, *(dg.AssetCheckKey(report, gate_check(gate)) for gate in self.gates)]
 
 
 def known_gold_sets(folder: Path, prefix: str = "") -> list[KnownGoldSet]:
@@ -134,8 +126,6 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
         selection=dg.AssetSelection.all(),
         description="Evaluates one gold set, and skips assets that it does not configure.",
         tags=RUN_TAGS,
-        # A hook adds an event to every step, which a store on this machine does not need.
-        hooks={retry_after_lost_store} if is_shared(settings) else None,
     )
 
     status = dg.DefaultScheduleStatus

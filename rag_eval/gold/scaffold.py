@@ -36,8 +36,8 @@ from rag_eval.gold.files import ANCHORS, GoldText, rows_of
 from rag_eval.gold.lint import DRAFT
 from rag_eval.gold.loading import GoldSet
 from rag_eval.gold.resolving import Catalogue, MisplacedError, find_quote, locate
-from rag_eval.storage.files import PARTIAL, atomic_path, write_text
 from rag_eval.storage.hashing import text_hash
+from rag_eval.storage.home import PARTIAL, atomic_path, write_text
 
 MAX_DRAFTS: Final = 24
 _MIN_QUOTE, _MAX_QUOTE, _MAX_QUESTION = 20, 400, 140

@@ -19,7 +19,7 @@ from rag_eval.measures.run_scores import (
     wording_of,
 )
 from rag_eval.measures.strategy_report import DeltaS, StrategyStability
-from rag_eval.retrieval.embedding.source import EmbeddingSource
+from rag_eval.retrieval.embedding import EmbeddingSource
 
 # ---- How alike two rankings are.
 

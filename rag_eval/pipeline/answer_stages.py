@@ -46,8 +46,8 @@ from rag_eval.pipeline.runner import (
 )
 from rag_eval.pipeline.runs import StrategyRun
 from rag_eval.retrieval.service import Payloads
-from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest, file_hash
+from rag_eval.storage.home import write_text
 from rag_eval.storage.sql import open_store
 
 # ---- Stage `answers`: answer every question from the evidence of one strategy.

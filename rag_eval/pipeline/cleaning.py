@@ -17,10 +17,9 @@ from typing import Final
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.history import RUNS
 from rag_eval.pipeline.stages import STAGES
-from rag_eval.retrieval.embedding.source import EMBEDDINGS, MODEL_FILE
+from rag_eval.retrieval.embedding import EMBEDDINGS, MODEL_FILE
 from rag_eval.storage.artifacts import ARTIFACT_FILE, ARTIFACTS
-from rag_eval.storage.files import DAMAGED, HOME_FOLDERS, PARTIAL
-from rag_eval.storage.home import Home, open_home
+from rag_eval.storage.home import DAMAGED, HOME_FOLDERS, PARTIAL, Home, open_home
 from rag_eval.storage.locks import WriteLock
 
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")

@@ -56,7 +56,7 @@ from rag_eval.pipeline.shards import (
     sharded_frame,
     work_by_chunk,
 )
-from rag_eval.retrieval.embedding.source import ChunkTable
+from rag_eval.retrieval.embedding import ChunkTable
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import StrategyIndex
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame, read_shards

@@ -94,7 +94,7 @@ def build_index(work: Work, admitted_chunks: AdmittedChunks) -> CorpusIndex:
             label = f"Embedding chunks with {source.model}"
             with work.progress.step(label, n_chunks, "chunks") as advance:
                 source.chunk_vectors(advance)
-            embedded[source.model] = source.use.embedded
+            embedded[source.model] = source.n_embedded
     facts = IndexFacts(
         analyzer=admitted_chunks.about.analyzer,
         chunker=work.config.corpus.chunker,

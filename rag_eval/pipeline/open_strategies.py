@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.retrieval.embedding.source import ChunkTable, find_lsa_fit, pack_hashes
+from rag_eval.retrieval.embedding import ChunkTable, find_lsa_fit, pack_hashes
 from rag_eval.retrieval.outside import Outside
 from rag_eval.uncertainty.opened_index import OpenIndex, steering_calibrator
 

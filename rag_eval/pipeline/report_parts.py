@@ -26,8 +26,8 @@ from rag_eval.pipeline.open_strategies import n_embedded
 from rag_eval.pipeline.runner import Result, Results, Work, json_part
 from rag_eval.pipeline.runs import StrategyRun
 from rag_eval.reporting.report import REPORT_FILE, Embeddings, Report
-from rag_eval.storage.files import atomic_path
 from rag_eval.storage.hashing import code_version, library_versions
+from rag_eval.storage.home import atomic_path
 
 # ---- The report.
 

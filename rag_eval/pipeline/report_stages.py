@@ -58,8 +58,8 @@ from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, slim, unpack
 from rag_eval.reporting.report import REPORT_FILE, Report, dumps, finish, make_draft
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts
-from rag_eval.storage.files import atomic_path, file_states, write_bytes, write_text
 from rag_eval.storage.hashing import code_version, text_hash
+from rag_eval.storage.home import atomic_path, file_states, write_bytes, write_text
 from rag_eval.storage.secrets import without_secrets
 
 # ---- The stage: the report and every file beside it.

@@ -36,8 +36,7 @@ from rag_eval.reporting.outgoing import (
     GoldSpan,
 )
 from rag_eval.reporting.tables import csv_text
-from rag_eval.storage.files import atomic_path, write_text
-from rag_eval.storage.home import Home
+from rag_eval.storage.home import Home, atomic_path, write_text
 from rag_eval.uncertainty.lost_gold import describe_miss
 
 # ---- The files of a kept run for other tools.

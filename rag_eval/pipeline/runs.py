@@ -27,9 +27,8 @@ from rag_eval.measures.strategy_report import ExternalSource, Latency
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.open_strategies import identity_of
 from rag_eval.pipeline.runner import Result, Runner, Work, array_part, frame_part, json_part
-from rag_eval.retrieval.external_units import place_all
-from rag_eval.retrieval.kinds.external import External, read_lists
-from rag_eval.retrieval.outside import Failure, Outside, QueryError, Retrieved, ask_source
+from rag_eval.retrieval.external import External, place_all, read_lists
+from rag_eval.retrieval.outside import Outside, QueryError, Retrieved, ask_source
 from rag_eval.retrieval.ranking import Ranking, failed_frame, run_frame
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
@@ -227,7 +226,7 @@ def run_external(
     rankings = {work.config.seeds[0]: placed.ranking.without(ignored, len(units))}
     unknown = sorted(units.loc[~units["known"], "doc_id"].unique())
     note = "{} retrieved documents are not in the corpus and count as not relevant, for example {}"
-    failures = Counter(outcome.code for outcome in outcomes if isinstance(outcome, Failure))
+    failures = Counter(outcome.code for outcome in outcomes if isinstance(outcome, QueryError))
     run = StrategyRun(
         run=run_frame(rankings),
         failed=failed_frame(rankings),

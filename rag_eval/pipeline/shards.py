@@ -32,9 +32,8 @@ from rag_eval.corpus.loading import mask_documents
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Work
 from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame
-from rag_eval.storage.files import PARTIAL
 from rag_eval.storage.hashing import SHORT, digest
-from rag_eval.storage.home import Home
+from rag_eval.storage.home import PARTIAL, Home
 from rag_eval.trust.guard import screen
 
 Digests = npt.NDArray[np.uint64]

@@ -23,8 +23,7 @@ from rag_eval.pipeline.report_parts import MetricsReport
 from rag_eval.pipeline.report_stages import GateVerdict, MlflowRecord
 from rag_eval.pipeline.runner import Runner, Stage
 from rag_eval.reporting.report import Report
-from rag_eval.storage.files import HOME_FOLDERS, sweep
-from rag_eval.storage.home import open_home
+from rag_eval.storage.home import HOME_FOLDERS, open_home, sweep
 
 STAGES: Final[tuple[Stage, ...]] = (
     corpus.read_corpus,

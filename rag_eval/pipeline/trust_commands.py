@@ -11,7 +11,7 @@ from rag_eval.corpus.source import resolve
 from rag_eval.pipeline.corpus import CorpusSnapshot
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Runner
-from rag_eval.storage.files import write_bytes, write_text
+from rag_eval.storage.home import write_bytes, write_text
 from rag_eval.trust.signatures import (
     MAX_REASONS,
     Decision,

@@ -18,7 +18,7 @@ from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import holm
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Cursor, Table, csv_text
-from rag_eval.storage.files import write_text
+from rag_eval.storage.home import write_text
 from rag_eval.uncertainty.miss_rate_report import (
     MissDifference,
     MissMeasure,

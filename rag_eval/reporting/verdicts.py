@@ -14,7 +14,7 @@ from rag_eval.core.errors import quoted
 from rag_eval.gates.gate import GatePart, count_gates
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Table, code, print_parts
-from rag_eval.storage.files import write_bytes, write_text
+from rag_eval.storage.home import write_bytes, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,9 +1,8 @@
 """Chroma: its store of graphs, its embedding functions, and the model file that it downloads."""
 
-import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,11 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, Float32Array
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.settings import ChromaServer, Settings
-from rag_eval.retrieval.embedding.embedders import Advance, no_advance, unit
-from rag_eval.retrieval.embedding.minilm import make_model
+from rag_eval.retrieval.embedders import Advance, make_model, no_advance, unit
 from rag_eval.retrieval.ranking import Ranking, order, ranking, scale_min_max
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import open_home
 from rag_eval.storage.secrets import shown_service
-
-# ---- Chroma: its embedding functions, and the model file that it downloads.
 
 BATCH = 2000
 EMBED_BATCH = 64
@@ -35,8 +31,8 @@ def model_folder(models: Path) -> Path:
 
     folder: Path = Path(ONNXMiniLM_L6_V2.DOWNLOAD_PATH) / ONNXMiniLM_L6_V2.EXTRACTED_FOLDER_NAME
     if not (folder / "model.onnx").is_file():
-        if (made_here := make_model(models)) is not None:
-            return made_here
+        if (from_wheel := make_model(models)) is not None:
+            return from_wheel
         try:
             ONNXMiniLM_L6_V2()._download_model_if_not_exists()  # noqa: SLF001 - embedding would run it
         except Exception as error:
@@ -64,14 +60,14 @@ class ChromaFunctionEmbedder:
         try:
             self._function: Any = known_embedding_functions[name].build_from_config(dict(config))
         except Exception as error:
+            names = ", ".join(sorted(known_embedding_functions))
             raise InputError.of(
                 "embedding_function_unusable",
                 f"Chroma's embedding function {name!r} cannot be built from its entry under "
                 "`embeddings` in settings.toml",
                 field="embedding.model",
                 found=f"{type(error).__name__}: {error}",
-                accepted="a config that fits one of "
-                + ", ".join(sorted(known_embedding_functions)),
+                accepted=f"a config that fits one of {names}",
             ) from error
         self.model = f"chroma:{name}@{digest(dict(config), 16)}"
 
@@ -101,14 +97,10 @@ class ChromaFunctionEmbedder:
         return unit(np.concatenate(parts))
 
 
-# ---- Chroma: the vector store.
-
-
 def _connect(url: str, server: ChromaServer, settings: Any) -> Any:
     """Return a client of the server's database.
 
-    Raises InputError if the tenant, the database or the headers are wrong. A server
-    that does not answer raises Chroma's own error, because a later try may succeed.
+    A server that does not answer raises Chroma's own error, because a later try may succeed.
     """
     import chromadb
     from chromadb.errors import ChromaError
@@ -133,7 +125,10 @@ def _connect(url: str, server: ChromaServer, settings: Any) -> Any:
 
 
 class ChromaStore:
-    """Graphs in an embedded database below `folder`, or on the server at `url`."""
+    """Graphs in an embedded database below `folder`, or on the server at `url`.
+
+    Raises `InputError` (`chroma_server`) if the tenant, the database or the headers are wrong.
+    """
 
     def __init__(
         self, folder: Path, url: str | None = None, server: ChromaServer | None = None
@@ -152,17 +147,12 @@ class ChromaStore:
 
     def close(self) -> None:
         """Release the database's files or the connections to the server."""
-        with self._clearing():
-            self._client.close()
+        self._client.close()
+        self._clear()
 
-    @contextlib.contextmanager
-    def _clearing(self) -> Iterator[None]:
-        """Clear the graph files that Chroma writes within the block."""
-        try:
-            yield
-        finally:
-            if self._folder is not None:
-                clear_unused(self._folder)
+    def _clear(self) -> None:
+        if self._folder is not None:
+            clear_unused(self._folder)
 
     def _collection(self, name: str) -> Any:
         return self._client.get_collection(name, embedding_function=None)
@@ -194,19 +184,19 @@ class ChromaStore:
             self._client.delete_collection(name)
         ids, doc_ids = list(chunks), list(chunks.values())
         rows = np.random.default_rng(seed).permutation(filled).tolist()
-        with self._clearing():
-            collection = self._client.create_collection(
-                name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
+        collection = self._client.create_collection(
+            name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
+        )
+        for start in range(0, len(rows), BATCH):
+            batch = rows[start : start + BATCH]
+            collection.add(
+                ids=[ids[row] for row in batch],
+                embeddings=vectors[batch],
+                metadatas=[{"doc_id": doc_ids[row]} for row in batch],
             )
-            for start in range(0, len(rows), BATCH):
-                batch = rows[start : start + BATCH]
-                collection.add(
-                    ids=[ids[row] for row in batch],
-                    embeddings=vectors[batch],
-                    metadatas=[{"doc_id": doc_ids[row]} for row in batch],
-                )
-                advance(len(batch))
-            collection.modify(metadata={"complete": True, "seed": seed})
+            advance(len(batch))
+        collection.modify(metadata={"complete": True, "seed": seed})
+        self._clear()
         return True
 
     def drop(self, prefix: str, keep: set[str]) -> list[str]:
@@ -232,24 +222,22 @@ class ChromaStore:
         rows = np.full((len(queries), depth), -1, dtype=np.int32)
         scores = np.full((len(queries), depth), -np.inf)
         asked = np.flatnonzero(queries.any(axis=1))
-        collection = self._collection(name)
-        with self._clearing():
-            only = None
-            if allowed is not None:
-                wanted = [chunk for chunk, row in row_of.items() if allowed[row]]
-                # Chroma fails on an id that the graph lacks, such as the id of a zero vector.
-                only = collection.get(ids=wanted, include=[])["ids"] if wanted else []
-            for start in range(0, len(asked) if only is None or only else 0, BATCH):
-                batch = asked[start : start + BATCH]
-                near = collection.query(
-                    query_embeddings=queries[batch],
-                    n_results=depth,
-                    ids=only,
-                    include=["distances"],
-                )
-                for query, chunks, far in zip(batch, near["ids"], near["distances"], strict=True):
-                    rows[query, : len(chunks)] = [row_of[chunk] for chunk in chunks]
-                    scores[query, : len(chunks)] = 1.0 - np.asarray(far, dtype=np.float64)
+        collection, only = self._collection(name), None
+        if allowed is not None:
+            wanted = [chunk for chunk, row in row_of.items() if allowed[row]]
+            # Chroma fails on an id that the graph lacks, such as the id of a zero vector.
+            only = collection.get(ids=wanted, include=[])["ids"] if wanted else []
+        for start in range(0, len(asked) if only is None or only else 0, BATCH):
+            batch = asked[start : start + BATCH]
+            near = collection.query(
+                query_embeddings=queries[batch],
+                n_results=depth,
+                ids=only,
+                include=["distances"],
+            )
+            for query, chunks, far in zip(batch, near["ids"], near["distances"], strict=True):
+                rows[query, : len(chunks)] = [row_of[chunk] for chunk in chunks]
+                scores[query, : len(chunks)] = 1.0 - np.asarray(far, dtype=np.float64)
         rows, scores = order(rows, scores, depth)
         return ranking(rows, scores, scale_min_max(scores))
 
@@ -262,8 +250,6 @@ def open_chroma(settings: Settings) -> ChromaStore:
 
 _HEADER = struct.Struct("<iQQQQ")
 """Fields of a graph's header: layout, offset, number of places, places in use, bytes of a place."""
-_NORM_BYTES = 4
-"""Bytes of a place of length.bin, which is one float32."""
 
 
 def clear_unused(folder: Path) -> None:
@@ -276,10 +262,8 @@ def clear_unused(folder: Path) -> None:
         header = level0.with_name("header.bin")
         content = header.read_bytes() if header.is_file() else b""
         used, size = _HEADER.unpack_from(content)[-2:] if content else (0, 0)
-        for path, start in (
-            (level0, used * size),
-            (level0.with_name("length.bin"), used * _NORM_BYTES),
-        ):
+        lengths = level0.with_name("length.bin")  # one float32 a place
+        for path, start in ((level0, used * size), (lengths, used * 4)):
             if path.is_file() and path.stat().st_size > start:
                 length = path.stat().st_size
                 os.truncate(path, start)

@@ -1,4 +1,4 @@
-"""Dense retrieval, kind `vector`: exact search, and what the kinds that compare vectors share.
+"""Dense retrieval: exact search, and the kinds `vector` and `hybrid`, which compare vectors.
 
 The last bits of a matrix product depend on the shape of its matrices. Scores of one query differ by
 about 1e-7 between a query alone and a batch. Scores of two equal chunks can differ by their place.
@@ -6,15 +6,25 @@ The product therefore only selects candidates, with a margin. The score of a can
 product of two vectors.
 """
 
-from typing import ClassVar, Literal
+import dataclasses
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import PriorKind
 from rag_eval.corpus.analyzer import ANALYZER
-from rag_eval.retrieval.ranking import ROUNDING, Ranking, order, ranking, scale_min_max
+from rag_eval.retrieval.lexical import LexicalStrategy
+from rag_eval.retrieval.ranking import (
+    FUSED_ROUNDING,
+    ROUNDING,
+    Ranking,
+    order,
+    ranking,
+    scale_min_max,
+)
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
 from rag_eval.storage.hashing import digest, library_versions
 
@@ -74,10 +84,7 @@ class ExactSearch:
         floors = np.maximum(
             np.partition(products, last, axis=1)[:, last] - self._slack, np.finfo(np.float32).min
         )
-        near = [
-            np.flatnonzero(product >= floor)
-            for product, floor in zip(products, floors, strict=True)
-        ]
+        near = [np.flatnonzero(row >= floor) for row, floor in zip(products, floors, strict=True)]
         rows = np.full((len(queries), max(depth, *map(len, near))), -1, dtype=np.int32)
         cosines = np.full(rows.shape, -np.inf)
         for at, candidates in enumerate(near):
@@ -114,9 +121,8 @@ class DenseStrategy(LocalStrategy):
 
     def dense_hash(self, chunks_hash: str, model: str) -> str:
         """Name the index of vectors by search, chunks, analyzer, model and library version."""
-        name, library = {"exact": ("exact", "numpy"), "approximate": ("chroma-hnsw", "chromadb")}[
-            self.search
-        ]
+        is_exact = self.search == "exact"
+        name, library = ("exact", "numpy") if is_exact else ("chroma-hnsw", "chromadb")
         version = library_versions()[library]
         return f"{name}:{digest([chunks_hash, ANALYZER, model, version, {'space': 'cosine'}])}"
 
@@ -150,9 +156,7 @@ def approximate_search(
     index: StrategyIndex, embedding: Embedding, queries: Float32Array, request: Request
 ) -> Ranking:
     """Ask the graph of the request's seed. A missing graph is built first."""
-    source, store, table = index.source(embedding), index.chroma, index.table
-    if store is None:
-        raise RuntimeError("approximate search needs a vector store")
+    source, store, table = index.source(embedding), index.store, index.table
     name = index.graph_name(source.model, request.seed)
 
     def build() -> bool:
@@ -161,3 +165,106 @@ def approximate_search(
 
     index.engine(f"graph {name}", build)
     return store.search(name, queries, request.depth, table.row_of, request.allowed)
+
+
+# ---- Hybrid: lexical and dense retrieval, fused.
+
+POOL: Final = 1000
+"""Least number of chunks that each engine gives to the fusion.
+
+Normalisation and merging need the scores of chunks that one engine ranks low. On the train
+questions of SciFact, 1000 in place of 100 raise nDCG@10 of the weighted sum by 0.007, 95 % interval
+0.001 to 0.014. Z-scores in place of the shipped normalisation add 0.003, interval -0.002 to 0.009,
+and tuned weights add 0.001, so neither is offered.
+"""
+BATCH: Final = 1000
+"""Texts that are fused together: the lists of a batch take 100 MB."""
+
+
+def _merge(
+    first: Ranking, second: Ranking, left: FloatArray, right: FloatArray, depth: int
+) -> Ranking:
+    """Add the two scores of each chunk, then sort; a list without the chunk adds 0."""
+    rows = np.concatenate([first.rows, second.rows], axis=1)
+    parts = np.concatenate(
+        [np.where(first.has_chunk, left, 0.0), np.where(second.has_chunk, right, 0.0)], axis=1
+    )
+    key = np.where(rows >= 0, rows, np.iinfo(np.int32).max)
+    by_row = np.argsort(key, axis=1, kind="stable")
+    rows = np.take_along_axis(rows, by_row, axis=1)
+    parts = np.take_along_axis(parts, by_row, axis=1)
+    twice = np.zeros(rows.shape, dtype=bool)
+    twice[:, 1:] = (rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)
+    parts[:, :-1] += np.where(twice[:, 1:], parts[:, 1:], 0.0)
+    fused = np.where(twice | (rows < 0), -np.inf, parts)
+    candidates = np.isfinite(fused).sum(axis=1).astype(np.int64)
+    rows, fused = order(rows, fused, depth, FUSED_ROUNDING)
+    return ranking(rows, fused, np.where(np.isfinite(fused), fused, 0.0), candidates)
+
+
+def weighted(
+    lexical: Ranking, vector: Ranking, *, alpha: float, beta: float, depth: int
+) -> Ranking:
+    """Fuse rankings of the same queries by weighted normalised scores; the result is in [0, 1]."""
+    total = alpha + beta
+    return _merge(
+        lexical, vector, lexical.norm * (alpha / total), vector.norm * (beta / total), depth
+    )
+
+
+def reciprocal_rank(lexical: Ranking, vector: Ranking, *, k: int, depth: int) -> Ranking:
+    """Fuse rankings of the same queries by 1 / (k + rank), scaled to at most 1."""
+    top = 2.0 / (k + 1)
+    left, right = (1.0 / (k + np.maximum(part.k_pos, 1)) / top for part in (lexical, vector))
+    return _merge(lexical, vector, left, right, depth)
+
+
+class Hybrid(LexicalStrategy, DenseStrategy):
+    """Weighted sum of scores normalised within the query, or reciprocal rank fusion."""
+
+    kind: Literal["hybrid"]
+    fusion: Literal["weighted", "rrf"] = "weighted"
+    """Weighted sum of scaled scores, or reciprocal rank fusion."""
+    alpha: float = Field(default=0.5, ge=0, le=1, description="weight of BM25")
+    beta: float = Field(default=0.5, ge=0, le=1, description="weight of the vectors")
+    rrf_k: int = Field(default=60, ge=1, le=10_000)
+    """Constant that is added to each rank in `rrf`."""
+    prior: ClassVar[PriorKind] = "hybrid"
+
+    @model_validator(mode="after")
+    def _has_a_weight(self) -> Self:
+        if self.alpha + self.beta == 0:
+            raise ValueError("alpha and beta must not both be 0")
+        return self
+
+    def index_hash(self, chunks_hash: str, model: str) -> str:
+        """Name both indexes and the fusion."""
+        weights = {"alpha": self.alpha, "beta": self.beta}
+        constants = {"rrf_k": self.rrf_k} if self.fusion == "rrf" else weights
+        fusion = {"fusion": self.fusion, **constants, "pool": POOL}
+        parts = [self.lexical_hash(chunks_hash), self.dense_hash(chunks_hash, model), fusion]
+        return f"hybrid:{digest(parts)}"
+
+    def first_lists(self, index: StrategyIndex, request: Request) -> dict[str, Ranking]:
+        """Return the rankings of both engines, as deep as the fusion reads them."""
+        deep = dataclasses.replace(request, depth=max(request.depth, POOL))
+        by_vector = self.rank_by_vectors(index, deep)
+        return {"lexical": self.rank_by_terms(index, deep), "vector": by_vector}
+
+    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
+        """Fuse the rankings of both engines."""
+        starts = range(0, max(1, len(request.texts)), BATCH)
+        batches = [request.texts[start : start + BATCH] for start in starts]
+        parts = [self._fuse(index, request, texts) for texts in batches]
+        names = ("rows", "raw", "norm", "k_pos", "rerank", "candidates")
+        whole: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in names
+        }
+        return dataclasses.replace(parts[0], **whole)
+
+    def _fuse(self, index: StrategyIndex, request: Request, texts: list[str]) -> Ranking:
+        lists = self.first_lists(index, dataclasses.replace(request, texts=texts))
+        by_term, by_vector = lists["lexical"], lists["vector"]
+        if self.fusion == "rrf":
+            return reciprocal_rank(by_term, by_vector, k=self.rrf_k, depth=request.depth)
+        return weighted(by_term, by_vector, alpha=self.alpha, beta=self.beta, depth=request.depth)

@@ -13,15 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.errors import InputError
 from rag_eval.core.parts import FOREIGN, Name
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
 from rag_eval.retrieval.chroma import ChromaFunctionEmbedder
 from rag_eval.retrieval.outside import (
     Advance,
-    Failure,
-    Outcome,
     Outside,
     QueryError,
     Retrieved,
@@ -55,17 +53,16 @@ class Engine(Outside):
 
     def source_kind(self, settings: Settings) -> SourceKind:
         """Name the kind of the engine. Raises `InputError` (`unknown_engine`)."""
-        engine = settings.engines.get(self.engine)
-        if engine is not None and engine.kind == self.kind:
-            return engine.kind
-        of_kind = sorted(name for name, its in settings.engines.items() if its.kind == self.kind)
+        engines = {name: its for name, its in settings.engines.items() if its.kind == self.kind}
+        if self.engine in engines:
+            return engines[self.engine].kind
         raise InputError.of(
             "unknown_engine",
             f"the settings have no engine of kind {self.kind} and of this name, which strategy "
             f"{self.name} asks for",
             field="engine",
             found=self.engine,
-            accepted=(", ".join(of_kind) or "none is configured")
+            accepted=(", ".join(sorted(engines)) or "none is configured")
             + " (configure one with RAG_EVAL_ENGINES or under [engines] of settings.toml)",
         )
 
@@ -77,15 +74,17 @@ class Engine(Outside):
         """
         self.source_kind(settings)
         source = type(self).source_type(self, settings.engines[self.engine], settings)
-        source.read_identity()
+        try:
+            source.stated = source.describe_now()
+        except RetryableError:
+            source.stated = {}
+        except QueryError as error:
+            raise source.unusable("settings", str(error)) from error
         return source
 
 
 class EngineSource(Source):
-    """An index of an engine. A subclass searches one query and describes the index.
-
-    The description is read when the source is opened, before the queries and after them.
-    """
+    """An index of an engine. A subclass searches one query and describes the index."""
 
     uses_vectors = True
     """Whether queries are embedded."""
@@ -132,47 +131,25 @@ class EngineSource(Source):
             accepted="an index, fields and a key that the engine accepts",
         )
 
-    # ---- The identity of the index.
-
-    def read_identity(self) -> None:
-        """Read `stated`. Raises `InputError` when the engine refuses the index or the key."""
-        try:
-            self.stated = self._describe()
-        except RetryableError:
-            self.stated = {}
-        except QueryError as error:
-            raise self.unusable("settings", f"{error.code}: {error}") from error
-        finally:
-            self.close()  # A reused run asks no query.
-
-    def _describe(self) -> dict[str, object]:
+    def describe_now(self) -> dict[str, object]:
+        """Return what identifies the index, and close, as a reused run asks no query."""
         asked: dict[str, object] = self.engine.model_dump(
             include={"index", "fields", "filters", "embedding"}
         )
-        return asked | self.repeat(self.describe)
+        try:
+            return asked | self.repeat(self.describe)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _other_form(error) from error
+        finally:
+            self.close()
 
     def ask_version(self, query: str) -> str:  # noqa: ARG002 - no query is needed
         """Return a hash of the index as it is now; empty for an engine without generations."""
         try:
-            described = self._describe()
+            described = self.describe_now()
         except QueryError:
             return ""
-        finally:
-            self.close()
         return digest(described) if described.get("generation") else ""
-
-    def find_changes(self, version: str, outcomes: Sequence[Outcome]) -> list[str]:  # noqa: ARG002 - replies state nothing
-        """Describe the index again, and compare."""
-        try:
-            now = self._describe()
-        except QueryError as error:
-            return [f"whether the index changed during the run is not known ({error.code})"]
-        if not self.stated:
-            return ["the engine did not describe its index before the run"]
-        if now == self.stated and version in {"", digest(now)}:
-            return []
-        names = sorted(name for name in now if now[name] != self.stated.get(name)) or ["content"]
-        return [f"the index changed during the run ({', '.join(names)})"]
 
     # ---- Queries and their vectors.
 
@@ -182,15 +159,14 @@ class EngineSource(Source):
         if path in self._embeddings:
             entry = self._embeddings[path]
             return ChromaFunctionEmbedder(entry.function, entry.config).embed_queries
-        module, colon, attribute = path.partition(":")
-        if not colon:
-            raise self.unusable("embedding", path or "none")
+        module, _, attribute = path.partition(":")
         try:
             function: Callable[[list[str]], Any] = getattr(
                 importlib.import_module(module), attribute
             )
         except FOREIGN as error:
-            raise self.unusable("embedding", f"{type(error).__name__}: {error}") from error
+            cause = f"{path or 'none'}: {type(error).__name__}: {error}"
+            raise self.unusable("embedding", cause) from error
         return function
 
     def vector(self, query: str) -> list[float]:
@@ -206,11 +182,14 @@ class EngineSource(Source):
 
     def ask_one(self, query: str, top_k: int) -> Retrieved:
         """Ask once, without a retry. Raises `QueryError`."""
-        return parse_reply({"chunks": self.search(query, top_k)}, top_k)
+        try:
+            return parse_reply({"chunks": self.search(query, top_k)}, top_k)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _other_form(error) from error
 
     def ask_all(
         self, queries: Sequence[str], top_k: int, advance: Advance
-    ) -> list[Retrieved | Failure]:
+    ) -> list[Retrieved | QueryError]:
         """Embed all queries at once, then ask for every query."""
         if self.uses_vectors:
             self._vectors = self._embed_all(queries)
@@ -224,9 +203,8 @@ class EngineSource(Source):
         return {"id": engine_id, **fields, "score": score}
 
 
-def refused(error: object) -> QueryError:
-    """Return the failure of a query that the engine refuses, for instance for an unknown field."""
-    return QueryError("refused", quoted(str(error), 200))
+def _other_form(error: Exception) -> QueryError:
+    return QueryError("malformed_reply", f"{type(error).__name__}: {error}")
 
 
 def _pick(row: Mapping[str, object], path: str) -> object:

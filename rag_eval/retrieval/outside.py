@@ -1,18 +1,16 @@
 """A retriever outside rag_eval: its strategy, its replies, its failures, and how it is asked.
 
-Nothing in a reply is trusted: a reply becomes items, or the code of a failure. `Source` has the
-retries, the counting and the end of a service that is down. Each kind adds one query and one
-identity of its index.
+Nothing in a reply is trusted: a reply becomes items, or a failure with a code. `Source` repeats and
+counts queries. Each kind adds how one query is asked, and the version of its index.
 """
 
-import dataclasses
 import functools
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -28,7 +26,6 @@ from rag_eval.core.errors import quoted
 from rag_eval.core.fields import ID
 from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.strategy import Strategy
-from rag_eval.core.types import Offsets
 from rag_eval.corpus.masking import mask_snippet
 
 if TYPE_CHECKING:
@@ -42,41 +39,36 @@ T = TypeVar("T")
 
 
 class QueryError(Exception):
-    """A failed query: a code of docs/external.md, and a message with quoted foreign text.
+    """A failed query: a code of docs/external.md, and a masked line for a person.
 
     It counts with score 0, and the next run asks it again.
     """
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(mask_snippet(quoted(f"{code}: {message}", 400)))
         self.code = code
 
-    @property
-    def failure(self) -> "Failure":
-        """Failure with a masked message, because the message may repeat text of a source."""
-        return Failure(self.code, mask_snippet(f"{self.code}: {self}"))
 
+class RetryableError(QueryError):
+    """A failed try that may be repeated, after `wait_s` if the service states a time."""
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Failure:
-    """Cause of a missing result: a code of docs/external.md, and one line for a person."""
-
-    code: str
-    message: str
+    def __init__(self, code: str, message: str, wait_s: float | None = None) -> None:
+        super().__init__(code, message)
+        self.wait_s = wait_s
 
 
 _EMPTY = BeforeValidator(lambda value: "" if value is None else value)
 _Id = Annotated[str, BeforeValidator(lambda value: ID.check(value) if value else "")]
 
 
-def _as_offsets(value: object) -> object:
-    """Read the attributes of any object, because pydantic reads only models so."""
-    if value is None or isinstance(value, Mapping):
-        return value
-    return {name: getattr(value, name) for name in _OFFSETS if hasattr(value, name)}
+class ItemOffsets(BaseModel):
+    """Place of an item in the text of its document, `start` to `end` (exclusive)."""
 
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
-_OFFSETS = tuple(field.name for field in dataclasses.fields(Offsets))
+    start: int
+    end: int
+    unit: Literal["char", "token"] = "char"
 
 
 class Item(BaseModel):
@@ -92,7 +84,7 @@ class Item(BaseModel):
     doc_id: _Id = ""
     section_id: _Id = ""
     text: Annotated[str, _EMPTY] = ""
-    offsets: Annotated[Offsets | None, BeforeValidator(_as_offsets)] = None
+    offsets: ItemOffsets | None = None
     score: float = Field(allow_inf_nan=False, validation_alias=AliasChoices("score", "score_raw"))
 
     @model_validator(mode="after")
@@ -114,21 +106,19 @@ class _Reply(BaseModel):
     version: object = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Retrieved:
+class Retrieved(NamedTuple):
     """Items of one query, best first, and the version that the source states, else empty."""
 
     items: tuple[Item, ...]
     version: str = ""
 
 
-Outcome = Retrieved | Failure | None
+Outcome = Retrieved | QueryError | None
 """Result of one wording; None for a wording that the source was not run on."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Replies:
-    """Outcomes of all wordings, notes for the report, and the version that all replies state."""
+class Replies(NamedTuple):
+    """Outcomes of all wordings, notes for the report, and the version of the source before them."""
 
     outcomes: list[Outcome]
     notes: list[str]
@@ -158,7 +148,7 @@ def parse_reply(reply: object, top_k: int) -> Retrieved:
         else:
             read = _Reply.model_validate(reply)
     except ValidationError as error:
-        raise QueryError("malformed_reply", describe_first(error)) from error
+        raise malformed(error) from error
     version = read.version[:200] if isinstance(read.version, str) else ""
     return Retrieved(tuple(read.chunks[:top_k]), version)
 
@@ -166,7 +156,12 @@ def parse_reply(reply: object, top_k: int) -> Retrieved:
 def describe_first(error: ValidationError) -> str:
     """Describe the first fault of a foreign value, with its place."""
     first = error.errors(include_url=False)[0]
-    return quoted(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def malformed(error: ValidationError) -> QueryError:
+    """Return the failure of a reply of another form."""
+    return QueryError("malformed_reply", describe_first(error))
 
 
 # ---- Sources: retries, counting, and what is done when a service is down.
@@ -179,16 +174,9 @@ BACKOFF_S = 0.5
 """First wait after 429, 5xx or a broken connection; doubles each time."""
 MAX_REPLY_BYTES = 8_000_000
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Hosts that a proxy cannot reach."""
 _SILENT = frozenset({"timeout", "connection"})
 """Codes of queries that got no reply."""
-
-
-class RetryableError(QueryError):
-    """A failed try that may be repeated, after `wait_s` if the service states a time."""
-
-    def __init__(self, code: str, message: str, wait_s: float | None = None) -> None:
-        super().__init__(code, message)
-        self.wait_s = wait_s
 
 
 class Source(ABC):
@@ -216,13 +204,9 @@ class Source(ABC):
     def close(self) -> None:  # noqa: B027 - most sources hold no connection
         """Close the connections. The next query opens new ones."""
 
-    def find_changes(self, version: str, outcomes: Sequence[Outcome]) -> list[str]:  # noqa: ARG002 - for subclasses
-        """Describe how the index changed during a run that began at this version."""
-        return []
-
     def ask_all(
         self, queries: Sequence[str], top_k: int, advance: Advance
-    ) -> list[Retrieved | Failure]:
+    ) -> list[Retrieved | QueryError]:
         """Ask for every query, `concurrency` at a time.
 
         A query is tried again after 429, 5xx, a time-out or a broken connection. When as many
@@ -234,7 +218,7 @@ class Source(ABC):
         try:
             tasks = [threads.submit(self.ask_again, query, top_k) for query in queries]
             for task in as_completed(tasks):
-                failed += isinstance(task.result(), Failure)
+                failed += isinstance(task.result(), QueryError)
                 advance(1, failed_note(failed))
         finally:
             self._stopped.set()  # An interrupt wakes the threads that wait for their next try.
@@ -242,35 +226,33 @@ class Source(ABC):
             self._stopped.clear()
         return [task.result() for task in tasks]
 
-    def ask_again(self, query: str, top_k: int) -> Retrieved | Failure:
+    def ask_again(self, query: str, top_k: int) -> Retrieved | QueryError:
         """Ask a query until it has a result, at most as often as the limits say."""
         try:
             return self.repeat(functools.partial(self.ask_one, query, top_k))
         except QueryError as error:
-            return error.failure
+            return error.with_traceback(None)
 
     def repeat(self, call: Callable[[], T]) -> T:
         """Call until the service replies, at most as often as the limits say.
 
         Raises the `QueryError` of the last try.
         """
-        is_down = self._n_silent >= self.limits.concurrency
-        for tries_left in reversed(range(1 if is_down else 1 + self.limits.max_retries)):
+        is_down, n_tries = self._n_silent >= self.limits.concurrency, 0
+        while True:
+            n_tries += 1
             try:
                 result = call()
-            except RetryableError as again:
-                tries = self.limits.max_retries - tries_left
-                pause = BACKOFF_S * 2**tries if again.wait_s is None else again.wait_s
-                if not tries_left or pause > MAX_WAIT_S or self._stopped.wait(pause):
-                    self._n_silent = self._n_silent + 1 if again.code in _SILENT else 0
-                    raise
-            except QueryError:  # The service replied, so a retry would not help.
-                self._n_silent = 0
+            except QueryError as error:
+                if isinstance(error, RetryableError) and not is_down:
+                    pause_s = error.wait_s or BACKOFF_S * 2 ** (n_tries - 1)
+                    is_last = n_tries > self.limits.max_retries or pause_s > MAX_WAIT_S
+                    if not is_last and not self._stopped.wait(pause_s):
+                        continue
+                self._n_silent = self._n_silent + 1 if error.code in _SILENT else 0
                 raise
-            else:
-                self._n_silent = 0
-                return result
-        raise AssertionError("the last try returns")
+            self._n_silent = 0
+            return result
 
 
 def too_late(limits: ExternalLimits) -> RetryableError:
@@ -285,8 +267,8 @@ def check_status(status: int, retry_after: str = "") -> None:
     code = _STATUS_CODES.get(status, "server_error" if status >= _SERVER_ERROR else "refused")
     if code == "refused":
         raise QueryError(code, f"status {status}")
-    asked = retry_after.strip()
-    wait_s = float(asked[:12]) if asked.isascii() and asked.isdigit() else None
+    seconds = retry_after.strip()[:12]
+    wait_s = float(seconds) if seconds.isascii() and seconds.isdigit() else None
     raise RetryableError(code, f"status {status}", wait_s)
 
 
@@ -312,52 +294,46 @@ class WebClient:
         self._headers = {"accept": "application/json", "accept-encoding": "identity"}
         self._headers |= headers or {}
         self._opening = threading.Lock()
+        self._client: httpx.Client | None = None
 
-    @functools.cached_property
-    def _opened(self) -> "httpx.Client":
+    def _open(self) -> "httpx.Client":
         import httpx
 
-        return httpx.Client(
-            timeout=self.limits.timeout_s,
-            follow_redirects=False,
-            trust_env=httpx.URL(self.url).host
-            not in LOOPBACK,  # A proxy cannot reach this machine.
-            limits=httpx.Limits(max_connections=self.limits.concurrency),
-            headers=self._headers,
-        )
-
-    @property
-    def _client(self) -> "httpx.Client":
         with self._opening:  # Threads must share one client.
-            return self._opened
+            if self._client is None:
+                self._client = httpx.Client(
+                    timeout=self.limits.timeout_s,
+                    trust_env=httpx.URL(self.url).host not in LOOPBACK,
+                    limits=httpx.Limits(max_connections=self.limits.concurrency),
+                    headers=self._headers,
+                )
+            return self._client
 
     def close(self) -> None:
         """Close the connections. The next query opens new ones."""
-        client = self.__dict__.pop("_opened", None)
-        if client is not None:
-            client.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def send(self, method: str, url: str, body: object = None) -> bytes:
         """Send one request, and return the whole reply. Raises `QueryError`."""
         deadline = time.monotonic() + self.limits.timeout_s
         try:
-            with self._client.stream(method, url, json=body) as reply:
+            with self._open().stream(method, url, json=body) as reply:
                 check_status(reply.status_code, reply.headers.get("retry-after", ""))
                 return self._read(reply, deadline)
         except Exception as error:
             raise read_http_error(self.limits, error) from error
 
     def _read(self, reply: "httpx.Response", deadline: float) -> bytes:
-        """Read the body within the limits of size and time."""
-        parts, size = [], 0
+        content = bytearray()
         for part in reply.iter_bytes():
-            size += len(part)
-            if size > MAX_REPLY_BYTES:
+            content += part
+            if len(content) > MAX_REPLY_BYTES:
                 raise QueryError("reply_too_large", f"more than {MAX_REPLY_BYTES} bytes")
             if time.monotonic() > deadline:
                 raise too_late(self.limits)
-            parts.append(part)
-        return b"".join(parts)
+        return bytes(content)
 
 
 def ask_source(source: Source, texts: Sequence[str], top_k: int, advance: Advance) -> Replies:
@@ -365,10 +341,9 @@ def ask_source(source: Source, texts: Sequence[str], top_k: int, advance: Advanc
     version, distinct = source.ask_version(texts[0]), list(dict.fromkeys(texts))
     replies = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
     outcomes: list[Outcome] = [replies[text] for text in texts]
-    failed = sum(isinstance(outcome, Failure) for outcome in outcomes)
+    failed = sum(isinstance(outcome, QueryError) for outcome in outcomes)
     advance(len(texts) - len(distinct), failed_note(failed))
-    changes = source.find_changes(version, outcomes)
-    return Replies(outcomes, changes, "" if changes else quoted(version, 200))
+    return Replies(outcomes, [], quoted(version, 200))
 
 
 # ---- The strategy of a retriever outside.

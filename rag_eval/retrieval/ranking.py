@@ -5,7 +5,7 @@ are rounded before they are compared, because the last bits of a sum depend on i
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,14 +53,11 @@ class Ranking:
 
     def map(self, change: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> "Ranking":
         """Apply `change` to every array; its second argument is the value of an empty place."""
-        return dataclasses.replace(
-            self,
-            rows=change(self.rows, -1),
-            raw=change(self.raw, 0.0),
-            norm=change(self.norm, 0.0),
-            k_pos=change(self.k_pos, 0),
-            rerank=change(self.rerank, np.nan),
-        )
+        empty = {"rows": -1, "raw": 0.0, "norm": 0.0, "k_pos": 0, "rerank": np.nan}
+        parts: dict[str, Any] = {
+            name: change(getattr(self, name), value) for name, value in empty.items()
+        }
+        return dataclasses.replace(self, **parts)
 
     def cut(self, depth: int) -> "Ranking":
         """Keep the first `depth` ranks."""
@@ -103,26 +100,8 @@ def ranking(
     if candidates is None:
         candidates = has_chunk.sum(axis=1).astype(np.int64)
     k_pos = np.where(has_chunk, np.arange(1, rows.shape[1] + 1), 0).astype(np.int32)
-    return Ranking(
-        rows,
-        np.where(has_chunk, raw, 0.0),
-        np.where(has_chunk, norm, 0.0),
-        k_pos,
-        np.full(rows.shape, np.nan),
-        candidates,
-    )
-
-
-def join(parts: Sequence[Ranking]) -> Ranking:
-    """Join the rankings of several batches of queries, of one depth and without failures."""
-    if len(parts) == 1:
-        return parts[0]
-
-    def whole(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    rows, raw, norm, k_pos = (whole(name) for name in ("rows", "raw", "norm", "k_pos"))
-    return Ranking(rows, raw, norm, k_pos, whole("rerank"), whole("candidates"))
+    raw, norm = np.where(has_chunk, raw, 0.0), np.where(has_chunk, norm, 0.0)
+    return Ranking(rows, raw, norm, k_pos, np.full(rows.shape, np.nan), candidates)
 
 
 def order(
@@ -200,16 +179,16 @@ def run_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
     """Write rankings of all variants by seed in long form: RUN, one row per retrieved chunk."""
     parts = []
     for seed, ranked in rankings.items():
-        variant, place = np.nonzero(ranked.has_chunk)
+        at = variant, place = np.nonzero(ranked.has_chunk)
         columns = {
             "variant": variant,
             "seed": seed,
-            "chunk": ranked.rows[variant, place].astype(np.int64),
-            "k_pos": ranked.k_pos[variant, place].astype(np.int64),
+            "chunk": ranked.rows[at].astype(np.int64),
+            "k_pos": ranked.k_pos[at].astype(np.int64),
             "k_final": place + 1,
-            "score_raw": ranked.raw[variant, place],
-            "score_norm": ranked.norm[variant, place],
-            "rerank_score": ranked.rerank[variant, place],
+            "score_raw": ranked.raw[at],
+            "score_norm": ranked.norm[at],
+            "rerank_score": ranked.rerank[at],
         }
         parts.append(pd.DataFrame(columns))
     return RUN.check(pd.concat(parts, ignore_index=True))
@@ -228,21 +207,17 @@ def failed_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
 
 def read_ranking(frame: pd.DataFrame, seed: int, n: int, depth: int) -> Ranking:
     """Read one seed of a RUN frame as a ranking of n variants."""
-    part, nothing = frame[frame["seed"] == seed], np.zeros((n, depth))
-    rows = np.full((n, depth), -1, dtype=np.int32)
-    empty = ranking(rows, nothing, nothing, np.zeros(n, dtype=np.int64))
+    part = frame[frame["seed"] == seed]
     place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
-    for array, column in (
-        (empty.rows, "chunk"),
-        (empty.raw, "score_raw"),
-        (empty.norm, "score_norm"),
-        (empty.k_pos, "k_pos"),
-        (empty.rerank, "rerank_score"),
-    ):
+
+    def read(column: str, empty: float, kind: type = np.float64) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = np.full((n, depth), empty, dtype=kind)
         array[place] = part[column].to_numpy()
+        return array
+
+    raw, norm = (np.nan_to_num(read(name, 0.0)) for name in ("score_raw", "score_norm"))
     return dataclasses.replace(
-        empty,
-        raw=np.nan_to_num(empty.raw),
-        norm=np.nan_to_num(empty.norm),
-        candidates=empty.has_chunk.sum(axis=1).astype(np.int64),
+        ranking(read("chunk", -1, np.int32), raw, norm),
+        k_pos=read("k_pos", 0, np.int32),
+        rerank=read("rerank_score", np.nan),
     )

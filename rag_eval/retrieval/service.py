@@ -63,27 +63,29 @@ class Payloads:
 
     def scored(self, row: int, index: Identity, rank: Rank) -> ScoredChunk:
         """Payload of one chunk of an index."""
-        value = {name: column[row] for name, column in self._columns.items()}
+        chunk_id, doc_id, section_id, start, end, tokens, text = (
+            self._columns[name][row] for name in _COLUMNS
+        )
         document = self._document[row]
-        origin = {
-            name: str(column[document]) if document >= 0 else ""
-            for name, column in self._documents.items()
-        }
-        start, end = int(value["start"]), int(value["end"])
+        rev, source_url, whole, page = (
+            str(self._documents[name][document]) if document >= 0 else ""
+            for name in _DOCUMENT_COLUMNS
+        )
+        start, end = int(start), int(end)
         return ScoredChunk(
-            doc_id=str(value["doc_id"]),
-            section_id=str(value["section_id"]),
-            snippet_id=str(value["chunk_id"]),
-            source_url=origin["source_url"],
+            doc_id=str(doc_id),
+            section_id=str(section_id),
+            snippet_id=str(chunk_id),
+            source_url=source_url,
             offsets=Offsets(start, end),
-            tokens=int(value["tokens"]),
+            tokens=int(tokens),
             index_hash=index.index_hash,
             embed_model=index.stated_model,
             analyzer=self._analyzer,
-            rev=origin["rev"],
-            text=str(value["text"]),
-            window=Window.around(start, end, len(origin["text"])) if start >= 0 else None,
-            page=_find_page(origin["page"], origin["text"], start),
+            rev=rev,
+            text=str(text),
+            window=Window.around(start, end, len(whole)) if start >= 0 else None,
+            page=_find_page(page, whole, start),
             **rank._asdict(),
         )
 
@@ -91,8 +93,6 @@ class Payloads:
 # ---- The port.
 
 FILTERS = ("doc_id", "section_id")
-
-
 _NO_TRUST = "this index has no trust scores, so nothing can be filtered by them"
 
 
@@ -194,9 +194,8 @@ class RetrievalService:
                 raise ValueError(f"filters: found {name!r}, accepted {', '.join(FILTERS)}")
             accepted = [wanted] if isinstance(wanted, str) else list(wanted)
             allowed &= self._table.frame[name].isin(accepted).to_numpy()
-        threshold = options.trust_threshold
-        if threshold is None:
-            threshold = self._default_threshold
+        wanted_trust = options.trust_threshold
+        threshold = self._default_threshold if wanted_trust is None else wanted_trust
         if threshold is not None:
             if self._trust is None:
                 raise ValueError(f"trust_threshold: {_NO_TRUST}")
@@ -207,17 +206,16 @@ class RetrievalService:
         self, strategy: ReadyStrategy, ranking: Ranking, query: int, duration: float
     ) -> RetrievalResult:
         rows = ranking.rows[query][ranking.has_chunk[query]].tolist()
-        chunks = []
-        for place, row in enumerate(rows):
-            rerank = float(ranking.rerank[query, place])
-            rank = Rank(
-                float(ranking.raw[query, place]),
-                float(ranking.norm[query, place]),
-                int(ranking.k_pos[query, place]),
-                place + 1,
-                None if np.isnan(rerank) else rerank,
+        parts = (ranking.raw, ranking.norm, ranking.k_pos, ranking.rerank)
+        ranked = zip(rows, *(part[query].tolist() for part in parts), strict=False)
+        chunks = [
+            self._payloads.scored(
+                row,
+                strategy.identity,
+                Rank(raw, norm, k_pos, k_final, None if np.isnan(rerank) else rerank),
             )
-            chunks.append(self._payloads.scored(row, strategy.identity, rank))
+            for k_final, (row, raw, norm, k_pos, rerank) in enumerate(ranked, start=1)
+        ]
         trust = {}
         if self._trust is not None:
             names = [chunk.snippet_id for chunk in chunks]

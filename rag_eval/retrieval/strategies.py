@@ -14,8 +14,8 @@ from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import FOREIGN, Embedding
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
-from rag_eval.retrieval.embedding.embedders import Advance
-from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model
+from rag_eval.retrieval.embedders import Advance
+from rag_eval.retrieval.embedding import ChunkTable, EmbeddingSource, Places, embed_model
 from rag_eval.retrieval.ranking import ROUNDING, Ranking
 from rag_eval.storage.hashing import digest
 
@@ -55,12 +55,10 @@ def _reorder(first: Ranking, scores: np.ndarray, picked: Int32Array) -> Ranking:
     `scores` [n, m] follow the old order, NaN for an empty place. `picked` [n, m] gives the old
     places in the new order.
     """
-    n, width = first.rows.shape
     m = picked.shape[1]
-    behind = np.broadcast_to(np.arange(m, width, dtype=np.int32), (n, width - m))
-    places = np.concatenate([picked, behind], axis=1)
-    rerank = np.full((n, width), np.nan)
-    rerank[:, :m] = scores
+    places = np.tile(np.arange(first.rows.shape[1], dtype=np.int32), (len(first.rows), 1))
+    rerank = np.full(places.shape, np.nan)
+    places[:, :m], rerank[:, :m] = picked, scores
     scored = dataclasses.replace(first, rerank=rerank)
     return scored.map(lambda part, _: np.take_along_axis(part, places, axis=1))
 
@@ -126,14 +124,12 @@ def _ask_reranker(
     texts: Sequence[Sequence[str]],
     depth: int,
 ) -> Ranking:
-    """Order by a user's reranker. An error fails its own query and no other query.
+    """Order by a user's reranker, asked for the whole batch, and for each query where that fails.
 
-    The whole batch is asked at once. When this fails, each query is asked alone.
+    An error fails its own query and no other query.
     """
-    try:
+    with contextlib.suppress(Exception):  # foreign code; the queries at fault are found below
         return order_by_scores(first, reranker.scores(queries, texts), depth=depth)
-    except Exception:  # noqa: BLE001, S110 - foreign code; the queries at fault are found below
-        pass
     scores: list[Sequence[float]] = [[0.0] * len(candidates) for candidates in texts]
     failures: dict[int, str] = {}
     for at, (query, candidates) in enumerate(zip(queries, texts, strict=True)):
@@ -189,9 +185,16 @@ class StrategyIndex:
         return self._sources[key]
 
     @property
+    def store(self) -> "ChromaStore":
+        """The store of graphs, which approximate search needs."""
+        if self.chroma is None:
+            raise RuntimeError("approximate search needs a vector store")
+        return self.chroma
+
+    @property
     def embedded(self) -> int:
         """Number of texts that were embedded through this index, chunks and queries."""
-        return sum(source.use.embedded for source in self._sources.values())
+        return sum(source.n_embedded for source in self._sources.values())
 
     def rerank_source(self, spec: Strategy) -> EmbeddingSource | None:
         """Return the embedding of an MMR step: of the step, else of the strategy, else LSA."""
@@ -225,37 +228,33 @@ class StrategyIndex:
         embeddings = (spec.embeds_with for spec in specs if spec.store_name == "chroma")
         sources = {source.model: source for source in map(self.source, filter(None, embeddings))}
         for model, source in sources.items():
-            if self.chroma is None:
-                raise RuntimeError("approximate search needs a vector store")
             keep = {seed: self.graph_name(model, seed) for seed in seeds}
             for seed, graph in keep.items():
                 with step(f"Building the graph of seed {seed}", len(self.table), "vectors") as add:
                     owners, vectors = self.table.owners, source.chunk_vectors()
-                    if self.chroma.build(graph, owners, vectors, seed=seed, advance=add):
+                    if self.store.build(graph, owners, vectors, seed=seed, advance=add):
                         built.append(graph)
-            dropped += self.chroma.drop(self.family(model), set(keep.values()))
+            dropped += self.store.drop(self.family(model), set(keep.values()))
         return built, dropped
 
     def reranker(self, name: str) -> Reranker:
         """Import a reranker that the settings enable."""
         path = find_reranker(name, self.rerankers)
 
-        def load() -> Reranker:
+        def load() -> Any:
             module, attribute = path.split(":")
             try:
-                target: Any = getattr(importlib.import_module(module), attribute)
-                loaded: Reranker = target() if isinstance(target, type) else target
+                target = getattr(importlib.import_module(module), attribute)
+                return target() if isinstance(target, type) else target
             except FOREIGN as error:
+                message = f"the reranker {quoted(name)} cannot be loaded"
+                cause = f"{path}: {type(error).__name__}: {error}"
                 raise InputError.of(
-                    "reranker_unusable",
-                    f"the reranker {quoted(name)} cannot be loaded",
-                    "settings",
-                    field="rerankers",
-                    found=f"{path}: {type(error).__name__}: {error}",
+                    "reranker_unusable", message, "settings", field="rerankers", found=cause
                 ) from error
-            return loaded
 
-        return self.engine(f"reranker {name}", load)
+        reranker: Reranker = self.engine(f"reranker {name}", load)
+        return reranker
 
 
 def find_reranker(name: str, rerankers: Mapping[str, str]) -> str:

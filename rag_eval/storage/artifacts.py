@@ -8,7 +8,6 @@ holds the size and the SHA-256 of every part, and reading a part checks both. A 
 artifact aside, names it in the log, and makes it again. The store does not interpret the results.
 """
 
-import contextlib
 import dataclasses
 import errno
 import json
@@ -17,21 +16,18 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.files import PARTIAL
 from rag_eval.storage.hashing import canonical_json, digest, file_hash
-from rag_eval.storage.home import Home
+from rag_eval.storage.home import PARTIAL, Home
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# ---- The artifact store
 
 Parts = Mapping[str, Any]
 """Parts by name. The type of a part decides its file.
@@ -41,6 +37,7 @@ of bytes become a file with the name of the part. A Path is a file that another 
 artifacts then share the file. A ShardedFrame names the artifacts that hold the rows.
 """
 
+T = TypeVar("T")
 ARTIFACTS = "artifacts"
 ARTIFACT_FILE = "artifact.json"
 SHARDS = ".shards.json"
@@ -116,16 +113,16 @@ class Artifact:
 
     def bytes(self, name: str) -> bytes:
         """Read a part that is a file."""
-        with self._readable(name) as path:
-            return path.read_bytes()
+        return self._read(name, Path.read_bytes)
 
     def frame(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """Read a Parquet part or a sharded frame, or some of its columns."""
+        frame: pd.DataFrame
         if f"{name}{SHARDS}" in self.files:
-            frame: pd.DataFrame = self.table(name, columns).to_pandas()
+            frame = self.table(name, columns).to_pandas()
             return frame
-        with self._readable(f"{name}.parquet") as path:
-            return pd.read_parquet(path, columns=columns)
+        frame = self._read(f"{name}.parquet", lambda path: pd.read_parquet(path, columns=columns))
+        return frame
 
     def table(self, name: str, columns: list[str] | None = None) -> "pa.Table":
         """Read a frame as an Arrow table, which does not decode its texts."""
@@ -134,32 +131,29 @@ class Artifact:
         sharded = self.sharded(name)
         if sharded is not None:
             return read_shards(ArtifactStore(self.home), sharded, name, columns)
-        with self._readable(f"{name}.parquet") as path:
-            return pq.read_table(path, columns=columns, memory_map=True)
+        return self._read(
+            f"{name}.parquet", lambda path: pq.read_table(path, columns=columns, memory_map=True)
+        )
 
     def sharded(self, name: str) -> ShardedFrame | None:
         """Describe a sharded frame; None if the artifact itself holds the rows."""
         if f"{name}{SHARDS}" not in self.files:
             return None
-        with self._readable(f"{name}{SHARDS}") as path:
-            return ShardedFrame(**json.loads(path.read_text(encoding="utf-8")))
+        return ShardedFrame(**json.loads(self.bytes(f"{name}{SHARDS}")))
 
     def array(self, name: str) -> np.ndarray:
         """Read a .npy part."""
-        with self._readable(f"{name}.npy") as path:
-            array: np.ndarray = np.load(path, allow_pickle=False)
+        array: np.ndarray = self._read(f"{name}.npy", np.load)
         return array
 
     def mapped(self, name: str) -> np.ndarray:
         """Map a .npy part, so that its pages take no memory of the process. It is read-only."""
-        with self._readable(f"{name}.npy") as path:
-            array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: np.ndarray = self._read(f"{name}.npy", lambda path: np.load(path, "r"))
         return array
 
     def json(self, name: str) -> Any:
         """Read a JSON part."""
-        with self._readable(f"{name}.json") as path:
-            return json.loads(path.read_text(encoding="utf-8"))
+        return self._read(f"{name}.json", lambda path: json.loads(path.read_bytes()))
 
     @property
     def name(self) -> str:
@@ -169,9 +163,8 @@ class Artifact:
     @property
     def address(self) -> str:
         """Place of the artifact, for people."""
-        return (
-            self.home.address_of(self.name) if self.home.is_remote else str(self.folder.resolve())
-        )
+        home = self.home
+        return home.address_of(self.name) if home.is_remote else str(self.folder.resolve())
 
     @property
     def folder(self) -> Path:
@@ -193,37 +186,23 @@ class Artifact:
         key = next(key for kind, key in record["made_from"] if kind == stage)
         return ArtifactStore(self.home).need(stage, key)
 
-    def faults(self) -> str:
-        """Describe how each damaged file differs; empty if no file is damaged."""
-        fault_of = {part: self._fault(part) for part in self.files}
-        return "; ".join(f"{part}: {fault}" for part, fault in fault_of.items() if fault)
-
-    def _fault(self, part: str) -> str:
-        written = self.files[part]
+    def fault(self, part: str) -> str:
+        """Describe how a file differs from the written file; empty if it is whole."""
         try:
-            fault = damage(self.path(part), written["size"], written["sha256"])
-            if fault and self.home.is_remote:  # perhaps only the local copy is damaged
-                self.path(part).unlink()
-                fault = damage(self.path(part), written["size"], written["sha256"])
+            return _damage(self.path(part), **self.files[part])
         except FileNotFoundError:
             return "the object store lacks it"
-        return fault
 
-    @contextlib.contextmanager
-    def _readable(self, part: str) -> Iterator[Path]:
-        fault = self._fault(part) if part in self.files else ""
-        if fault:
-            raise self._damaged(part, fault)
-        path = self.path(part)
-        try:
-            yield path
-        except (OSError, ValueError, EOFError) as error:
-            raise self._damaged(part, str(error)) from error
-
-    def _damaged(self, part: str, damage_seen: str) -> InputError:
+    def _read(self, part: str, read: Callable[[Path], T]) -> T:
+        fault, cause = self.fault(part) if part in self.files else "", None
+        if not fault:
+            try:
+                return read(self.path(part))
+            except (OSError, ValueError, EOFError) as error:
+                fault, cause = str(error), error
         message = "a stored part is damaged; run the gold set again to make it again"
         place = self.home.address_of(f"{self.name}/{part}")
-        return InputError.of("artifact_damaged", message, place, found=damage_seen)
+        raise InputError.of("artifact_damaged", message, place, found=fault) from cause
 
 
 def _name(stage: str, key: str) -> str:
@@ -273,11 +252,6 @@ def _write(folder: Path, parts: Parts) -> None:
             (folder / f"{name}.json").write_text(canonical_json(part), encoding="utf-8")
 
 
-def _content(parts: Parts, file: str, file_facts: Mapping[str, Any]) -> object:
-    part = parts.get(file.removesuffix(SHARDS))
-    return part.content if isinstance(part, ShardedFrame) else file_facts["sha256"]
-
-
 def _share(source: Path, target: Path) -> None:
     """Link a stored file to a second path, or copy it if links are impossible.
 
@@ -299,6 +273,7 @@ def _fsync_tree(folder: Path) -> None:
 
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+"""Errors of a record that is absent or damaged."""
 
 
 def _state(path: Path) -> tuple[int, int, int]:
@@ -306,22 +281,20 @@ def _state(path: Path) -> tuple[int, int, int]:
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def damage(path: Path, size: int, sha256: str) -> str:
+def _damage(path: Path, size: int, sha256: str) -> str:
     """Describe how a file differs from the written file; empty if both are equal.
 
     A process hashes a file once, and again only if its inode, size or time has changed.
     """
     try:
         state = _state(path)
-        if state[1] != size:
-            return f"{state[1]:,} bytes, {size:,} were written"
-        if _verified.get(path) == state:
+        if state[1] == size and _verified.get(path) == state:
             return ""
-        written_hash = file_hash(path)
+        now = file_hash(path)
     except OSError as error:
         return error.strerror or type(error).__name__
-    if written_hash != sha256:
-        return f"SHA-256 {written_hash[:12]}, {sha256[:12]} was written"
+    if now != sha256:
+        return f"{state[1]:,} bytes and SHA-256 {now[:12]}, {size:,} and {sha256[:12]} were written"
     _verified[path] = state
     return ""
 
@@ -347,7 +320,7 @@ class ArtifactStore:
             return None
         try:
             artifact = self._open(stage, key)
-            fault = artifact.faults() or self._lacks(artifact)
+            fault = self._find_faults(artifact)
         except _UNREADABLE as error:
             fault = f"{ARTIFACT_FILE}: {error}"
         if not fault:
@@ -360,21 +333,20 @@ class ArtifactStore:
         artifact = self.get(stage, key)
         if artifact is None:
             message = "a stored part is absent; run the gold set again to make it again"
-            raise InputError.of(
-                "artifact_damaged", message, self.home.address_of(_name(stage, key))
-            )
+            place = self.home.address_of(_name(stage, key))
+            raise InputError.of("artifact_damaged", message, place)
         return artifact
 
-    def _lacks(self, artifact: Artifact) -> str:
-        """Name the first shard that a sharded frame lacks; empty if none is lacking."""
-        frames = (
-            artifact.sharded(part.removesuffix(SHARDS)) for part in artifact.files if SHARDS in part
-        )
-        for frame in filter(None, frames):
+    def _find_faults(self, artifact: Artifact) -> str:
+        """Describe the damaged files, and the first shard that a sharded frame lacks, if any."""
+        fault_of = {part: artifact.fault(part) for part in artifact.files}
+        faults = [f"{part}: {fault}" for part, fault in fault_of.items() if fault]
+        frames = (artifact.sharded(part.removesuffix(SHARDS)) for part in artifact.files)
+        for frame in filter(None, frames if not faults else ()):
             for key in frame.gone:
                 if self.whole(frame.stage, key) is None:
                     return f"it lacks {_name(frame.stage, key)}"
-        return ""
+        return "; ".join(faults)
 
     def _open(self, stage: str, key: str) -> Artifact:
         """Open an artifact by its record; raise an error of `_UNREADABLE` if that is damaged."""
@@ -412,8 +384,15 @@ class ArtifactStore:
                 path.name: {"size": path.stat().st_size, "sha256": file_hash(path)}
                 for path in sorted(partial.iterdir())
             }
-            counted = {name for name in files if name.split(".")[0] not in volatile}
-            identity = digest({name: _content(parts, name, files[name]) for name in counted})
+            identities: dict[str, Any] = {
+                name: facts["sha256"]
+                for name, facts in files.items()
+                if name.split(".")[0] not in volatile
+            }
+            for name, part in parts.items():
+                if isinstance(part, ShardedFrame):
+                    identities[f"{name}{SHARDS}"] = part.content
+            identity = digest(identities)
             key = key or digest([stage, files])
             record = {"stage": stage, "key": key, "id": identity, "parts": files}
             text = canonical_json({**record, "made_from": [list(pair) for pair in made_from]})

@@ -95,11 +95,8 @@ def plugin_version(module: str) -> list[str]:
     if spec is None or spec.origin is None:
         return []
     origin = Path(spec.origin)
-    is_package = origin.name == "__init__.py"
-    return [
-        file_hash(path)
-        for path in (sorted(origin.parent.rglob("*.py")) if is_package else [origin])
-    ]
+    paths = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+    return [file_hash(path) for path in paths]
 
 
 def _hash_sources(root: Path) -> dict[str, str]:

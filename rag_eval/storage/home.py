@@ -1,7 +1,8 @@
-"""The home: files by name in a folder, or in an object store that several workers share.
+"""Files, written whole or not at all, and the home, which holds files by name.
 
-A name is a relative path with `/`. Every write is whole or absent. In an object store, a local
-scratch folder holds copies of files that never change, and nothing that another worker needs.
+A home is a folder, or a place in an object store that several workers share. A name is a relative
+path with `/`. In an object store, a local scratch folder holds copies of files that never change,
+and nothing that another worker needs.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import functools
 import logging
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import time
@@ -19,10 +21,79 @@ from typing import Any
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.storage.files import PARTIAL, atomic_path, set_aside, write_bytes
 from rag_eval.storage.hashing import text_hash
 
+PARTIAL = ".partial-"
+"""Prefix of the names of half-written files and folders."""
+DAMAGED = ".damaged-"
+"""Prefix of the names of damaged files and folders that were set aside."""
+HOME_FOLDERS = ("", "artifacts/*", "runs", "record/*", "embeddings/*")
+"""Glob patterns of the folders of a home in which such names occur."""
 _log = logging.getLogger(__name__)
+
+
+# ---- Atomic files: written beside the target, flushed to disk, then renamed over it.
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path, mode: int = 0o644) -> Iterator[Path]:
+    """Give a temporary path in the same folder, and rename it to `path` on success.
+
+    A failure removes the temporary file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL, suffix=path.suffix)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.chmod(mode)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write UTF-8 text with LF line ends, atomically."""
+    with atomic_path(path, mode) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write bytes, atomically."""
+    with atomic_path(path) as partial:
+        partial.write_bytes(data)
+
+
+def file_states(paths: Iterable[Path]) -> list[list[object]]:
+    """Identify files by name, size and time of the last change, as JSON; absent ones are left out.
+
+    A change of a file is a change of its state, so equal states need no look at the content.
+    """
+    states = ((path, path.stat()) for path in paths if path.is_file())
+    return [[path.name, state.st_size, state.st_mtime_ns] for path, state in states]
+
+
+def sweep(folder: Path, *patterns: str, older_than_s: float = 0.0) -> int:
+    """Remove half-written files and folders of killed processes and return their number.
+
+    `patterns` are glob patterns of the searched folders, `""` for `folder` itself. Files younger
+    than `older_than_s` seconds stay, because other processes may still be writing them.
+    """
+    before = time.time() - older_than_s
+    globs = (folder.glob(f"{pattern}/{PARTIAL}*".lstrip("/")) for pattern in patterns)
+    left = [path for paths in globs for path in paths if path.stat().st_mtime <= before]
+    for path in left:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return len(left)
+
+
+# ---- The home
 
 
 class Home:
@@ -48,11 +119,10 @@ class Home:
                 field="home",
                 accepted="a folder, or <scheme>://<bucket>/<path>",
             )
-        if not self.is_remote:
-            self.folder = Path(self.url)
-            return
-        base = scratch or Path(tempfile.mkdtemp(prefix="rag_eval-"))
-        self.folder = base / text_hash(self.url)[:16]
+        self.folder = Path(self.url)
+        if self.is_remote:
+            base = scratch or Path(tempfile.mkdtemp(prefix="rag_eval-"))
+            self.folder = base / text_hash(self.url)[:16]
 
     def for_workers(self) -> "Home":
         """Return the home by an address that holds in any working folder."""
@@ -60,10 +130,10 @@ class Home:
 
     @functools.cached_property
     def _files(self) -> Any:
-        """The object store; without a cache of listings, because other workers write to it."""
+        """The file system; without a cache of listings, because other workers write to it."""
         import fsspec
 
-        scheme = self.url.partition("://")[0]
+        scheme = self.url.partition("://")[0] if self.is_remote else "file"
         try:
             return fsspec.filesystem(scheme, use_listings_cache=False)
         except (ImportError, ValueError) as error:
@@ -80,7 +150,7 @@ class Home:
     def _place(self, name: str) -> str:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
             raise ValueError(f"{name!r} is outside of the home")
-        return f"{self.url}/{name}" if self.is_remote else str(self.folder / name)
+        return self.address_of(name)
 
     def address_of(self, name: str) -> str:
         """Return the place of a file, for messages."""
@@ -88,7 +158,7 @@ class Home:
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[Any]:
-        """Give the object store; an error other than an absent or present file names the home."""
+        """Give the file system; an error other than an absent or present file names the home."""
         try:
             yield self._files
         except (FileNotFoundError, FileExistsError, InputError):
@@ -100,20 +170,18 @@ class Home:
 
     def read(self, name: str) -> bytes:
         """Read a file. Raises FileNotFoundError without it."""
-        place = self._place(name)
         if not self.is_remote:
-            return Path(place).read_bytes()
+            return Path(self._place(name)).read_bytes()
         with self._reaching() as files:
-            return bytes(files.cat_file(place))
+            return bytes(files.cat_file(self._place(name)))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, over one of this name."""
-        place = self._place(name)
-        if self.is_remote:
-            with self._reaching() as files:
-                files.pipe_file(place, data)
-        else:
-            write_bytes(Path(place), data)
+        if not self.is_remote:
+            write_bytes(Path(self._place(name)), data)
+            return
+        with self._reaching() as files:
+            files.pipe_file(self._place(name), data)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a new file; False, and nothing written, if there is one of this name.
@@ -148,37 +216,23 @@ class Home:
 
     def has(self, name: str) -> bool:
         """Tell whether there is a file of this name."""
-        place = self._place(name)
-        if not self.is_remote:
-            return Path(place).is_file()
         with self._reaching() as files:
-            return bool(files.isfile(place))
+            return bool(files.isfile(self._place(name)))
 
     def names(self, folder: str = "") -> list[str]:
         """List the whole files of a folder and of the folders below it, sorted."""
-        place = self._place(folder)
-        if self.is_remote:
-            cut = len(self._files._strip_protocol(self.url)) + 1  # noqa: SLF001 - fsspec's own way
-            with self._reaching() as files:
-                # s3fs lists the folder itself if its first file appears during the listing
-                listed = files.find(place, detail=True).items()
-                paths = [path[cut:] for path, facts in listed if facts["type"] == "file"]
-        else:
-            paths = [
-                path.relative_to(self.folder).as_posix()
-                for path in Path(place).rglob("*")
-                if path.is_file()
-            ]
-        return sorted(name for name in paths if not re.search(r"(^|/)\.", name))
+        cut = len(self._files._strip_protocol(self.url)) + 1  # noqa: SLF001 - fsspec's own way
+        with self._reaching() as files:
+            # s3fs lists the folder itself if its first file appears during the listing
+            listed = files.find(self._place(folder), detail=True).items()
+        names = (path[cut:] for path, facts in listed if facts["type"] == "file")
+        return sorted(name for name in names if not re.search(r"(^|/)\.", name))
 
     def delete(self, name: str) -> None:
         """Delete a file, if there is one."""
-        place = self._place(name)
-        if not self.is_remote:
-            Path(place).unlink(missing_ok=True)
-        elif self.has(name):
+        if self.has(name):
             with self._reaching() as files, contextlib.suppress(FileNotFoundError):
-                files.rm_file(place)
+                files.rm_file(self._place(name))
 
     def remove(self, name: str) -> int:
         """Delete a file, or a folder with its files; return the number of freed bytes.
@@ -194,11 +248,10 @@ class Home:
             shutil.rmtree(self.folder / name, ignore_errors=True)
             return sum(int(facts["size"]) for facts in facts_of.values())
         path = Path(place)
-        inside = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        inside = (file.stat() for file in (path, *path.rglob("*")) if file.is_file())
         # Removing a link to a file of another artifact frees no space.
-        size = sum(file.stat().st_size for file in inside if file.stat().st_nlink == 1)
-        aside = path.with_name(f"{PARTIAL}{path.name}")
-        path.rename(aside)
+        size = sum(state.st_size for state in inside if state.st_nlink == 1)
+        aside = path.rename(path.with_name(f"{PARTIAL}{path.name}"))
         if aside.is_dir():
             shutil.rmtree(aside)
         else:
@@ -207,23 +260,26 @@ class Home:
 
     def age_s(self, name: str) -> float:
         """Return the seconds since a file was written, by the clock of its store."""
-        place = self._place(name)
-        if not self.is_remote:
-            return time.time() - Path(place).stat().st_mtime
         with self._reaching() as files:
-            return time.time() - float(files.modified(place).timestamp())
+            return time.time() - float(files.modified(self._place(name)).timestamp())
 
     def set_aside(self, name: str, fault: str) -> None:
         """Take a damaged file or folder out of use, and name it in the log.
 
         It gets another name in a folder. An object store loses it, as does the scratch folder.
         """
-        if not self.is_remote:
-            set_aside(self.folder / name, fault)
+        path, fate = self.folder / name, "it is made again when it is needed"
+        try:
+            if self.is_remote:
+                self.delete(name)
+                path.unlink(missing_ok=True)
+            else:
+                path.rename(path.with_name(f"{DAMAGED}{path.name}-{secrets.token_hex(4)}"))
+        except FileNotFoundError:  # another process has renamed the file already
             return
-        self.delete(name)
-        (self.folder / name).unlink(missing_ok=True)
-        _log.warning("%s was damaged (%s); it is made again", self.address_of(name), fault)
+        except OSError as error:  # for example, this user may only read the store
+            fate = f"it cannot be set aside: {error.strerror}"
+        _log.warning("%s was damaged (%s); %s", self.address_of(name), fault, fate)
 
     def fetch(self, name: str) -> Path:
         """Return a local path of a file that never changes; an object store's is copied once.
@@ -267,11 +323,11 @@ class Home:
 
     def take(self, folder: str, target: Path) -> list[Path]:
         """Write the files that were shared to a local folder, and return their paths."""
-        taken = []
-        for name in self.names(folder) if self.is_remote else ():
-            taken.append(target / name.removeprefix(f"{folder}/"))
-            write_bytes(taken[-1], self.read(name))
-        return taken
+        names = self.names(folder) if self.is_remote else []
+        path_of = {name: target / name.removeprefix(f"{folder}/") for name in names}
+        for name, path in path_of.items():
+            write_bytes(path, self.read(name))
+        return list(path_of.values())
 
 
 def open_home(settings: Settings) -> Home:

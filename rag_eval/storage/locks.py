@@ -28,8 +28,6 @@ POLL_S: Final = 0.5
 SAY_EVERY_S: Final = 60.0
 OTHERS_LEFTOVERS_S: Final = 3600.0
 """Age in seconds from which a half-written file is a leftover although other runs may write."""
-MAX_LABEL: Final = 63
-"""Bytes that PostgreSQL keeps of an application's name."""
 
 TURNS: Final = TableSpec(
     "write_turns",
@@ -38,16 +36,13 @@ TURNS: Final = TableSpec(
 )
 """The last turn of each lock. A run that lost its connection finds out whether it was the last."""
 _HOLDERS: Final = """
-    SELECT DISTINCT activity.application_name
+    SELECT DISTINCT activity.application_name, activity.pid = pg_backend_pid()
     FROM pg_locks AS locks JOIN pg_stat_activity AS activity USING (pid)
     WHERE locks.locktype = 'advisory' AND locks.granted AND locks.objsubid = 1
-      AND activity.datname = current_database() AND activity.pid <> pg_backend_pid()
+      AND activity.datname = current_database()
       AND (CAST(locks.classid AS bigint) << 32) | CAST(locks.objid AS bigint) = :number
     ORDER BY 1"""
-_HELD: Final = """
-    SELECT count(*) FROM pg_locks
-    WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid = pg_backend_pid()
-      AND (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) = :number"""
+"""Names of the processes that hold a lock, and whether it is this one."""
 _log = logging.getLogger(__name__)
 
 
@@ -154,33 +149,33 @@ class WriteLock:
 
     def _is_held(self, ask: Ask) -> bool:
         try:
-            return ask(_HELD, {"number": _number(self._key)}) == [(1,)]
+            holders = ask(_HOLDERS, {"number": _number(self._key)})
         except InputError:  # the connection broke; a new one shows whether the server can be used
             return False
+        return any(is_own for _, is_own in holders)
 
     def _wait(self, attempt: Callable[[], str], until: float) -> None:
         """Try until `attempt` finds no holder or the time is up."""
-        started = last_notice = time.monotonic()
+        home, started, next_notice = home_name(self._settings), time.monotonic(), 0.0
         while holder := attempt():
             now = time.monotonic()
+            if now >= until and self._turn:
+                raise self._lost()
             if now >= until:
-                raise self._lost() if self._turn else self._busy(holder)
-            if last_notice == started or now - last_notice >= SAY_EVERY_S:
-                last_notice = now
+                raise InputError.of(
+                    "home_busy",
+                    f"another run writes here; this one has waited {self._settings.wait_s:g} s for "
+                    "it. Try again later, wait longer (wait_s), or give this run its own --home",
+                    home,
+                    found=f"held by {holder}",
+                )
+            if now >= next_notice:
+                next_notice = now + SAY_EVERY_S
                 self._say(
-                    f"waiting for {holder}, which writes to {home_name(self._settings)}: "
+                    f"waiting for {holder}, which writes to {home}: "
                     f"{now - started:.0f} s so far, at most {until - now:.0f} s more"
                 )
             time.sleep(min(POLL_S, until - now))
-
-    def _busy(self, holder: str) -> InputError:
-        return InputError.of(
-            "home_busy",
-            f"another run writes here; this one has waited {self._settings.wait_s:g} s for it. "
-            "Try again later, wait longer (wait_s), or give this run its own --home",
-            home_name(self._settings),
-            found=f"held by {holder}",
-        )
 
     def _lost(self) -> InputError:
         return InputError.of(
@@ -195,13 +190,9 @@ class WriteLock:
 def _is_local(settings: Settings) -> bool:
     """Tell whether a store of the home accepts one writer: embedded Chroma, or SQLite."""
     address = settings.database_url
-    return (
-        settings.chroma_url is None
-        or settings.tracking_uri is None
-        or settings.tracking_uri.startswith("sqlite")
-        or address is None
-        or address.get_secret_value().startswith("sqlite")
-    )
+    database = address.get_secret_value() if address else "sqlite"
+    addresses = (settings.chroma_url or "sqlite", settings.tracking_uri or "sqlite", database)
+    return any(each.startswith("sqlite") for each in addresses)
 
 
 def is_shared(settings: Settings) -> bool:
@@ -216,9 +207,9 @@ def home_name(settings: Settings) -> str:
 
 
 def _label_of(gold_set: str) -> str:
-    """Describe this process to others that wait, in at most 63 ASCII characters."""
+    """Describe this process to others that wait, in the 63 ASCII characters of PostgreSQL."""
     host = re.sub(r"[^\w.-]", "?", socket.gethostname(), flags=re.ASCII)[:24]
-    return f"process {os.getpid()} on {host} for {gold_set or 'the whole home'}"[:MAX_LABEL]
+    return f"process {os.getpid()} on {host} for {gold_set or 'the whole home'}"[:63]
 
 
 def _number(name: str) -> int:
@@ -230,5 +221,5 @@ def _try(ask: Ask, function: str, number: int) -> str:
     """Take an advisory lock; return who holds it if that fails."""
     if ask(f"SELECT {function}(:number)", {"number": number}) == [(True,)]:
         return ""
-    holders = [str(name) for (name,) in ask(_HOLDERS, {"number": number})]
+    holders = [str(name) for name, is_own in ask(_HOLDERS, {"number": number}) if not is_own]
     return ", ".join(holders) or "another process"

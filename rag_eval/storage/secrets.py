@@ -9,8 +9,6 @@ import urllib.parse
 HIDDEN = "***"
 _USER = re.compile(r"(?<=//)[^/?#\\\s]*@")
 _SECRET = re.compile(r"pass|pwd|token|secret|key|sig|auth", re.IGNORECASE)
-_FILES = ("sqlite:", "file:")
-"""Schemes of addresses without a user, where an @ belongs to the path."""
 _MIN_CHARS = 3
 """Least length of a hidden secret, because many words hold a shorter text."""
 
@@ -29,12 +27,7 @@ def shown_service(address: str) -> str:
 def without_secrets(text: str, address: str) -> str:
     """Hide the credentials of an address in the text of an error or a log.
 
-    Parameters
-    ----------
-    text
-        Text of a library. It may repeat the address, or a part of it, encoded or decoded.
-    address
-        The configured address.
+    The text of a library may repeat the configured address, or a part of it, encoded or decoded.
     """
     text = _USER.sub(f"{HIDDEN}@", text)
     for secret in sorted(_secrets(address), key=len, reverse=True):
@@ -49,16 +42,12 @@ def _secrets(address: str) -> set[str]:
     """
     scheme, separator, tail = address.partition("//")
     tail = tail if separator else address  # an address may lack its scheme
-    first = re.split("[/?#]", tail, maxsplit=1)[0]
-    user = "" if scheme.startswith(_FILES) else (first if "@" in first else tail).rpartition("@")[0]
-    values, query = {user, user.partition(":")[2]}, tail.partition("?")[2]
-    for pair in query.partition("#")[0].split("&"):
-        name, _, value = pair.partition("=")
-        if _SECRET.search(name):
-            values.add(value)
-    values |= {
-        decode(value)
-        for value in tuple(values)
-        for decode in (urllib.parse.unquote, urllib.parse.unquote_plus)
-    }
-    return {value for value in values if len(value) >= _MIN_CHARS}
+    first, query = re.split("[/?#]", tail, maxsplit=1)[0], tail.partition("?")[2]
+    user = (first if "@" in first else tail).rpartition("@")[0]
+    if scheme in {"sqlite:", "file:"}:  # an @ belongs to the path
+        user = ""
+    pairs = (pair.partition("=") for pair in query.partition("#")[0].split("&"))
+    values = {user, user.partition(":")[2], *(pair[2] for pair in pairs if _SECRET.search(pair[0]))}
+    decoders = (str, urllib.parse.unquote, urllib.parse.unquote_plus)
+    decoded = {decode(value) for value in values for decode in decoders}
+    return {value for value in decoded if len(value) >= _MIN_CHARS}

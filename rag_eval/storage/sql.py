@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.storage.home import open_home
 from rag_eval.storage.secrets import without_secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Column, ColumnElement, Connection, Engine, Table
-    from sqlalchemy.types import TypeEngine
 
 # ---- Declared tables, and values in the form that every database keeps
 
@@ -73,7 +72,7 @@ class TableSpec:
         return tuple(column.name for column in self.columns)
 
 
-def cleaned(text: str) -> str:
+def _cleaned(text: str) -> str:
     """Replace NUL and lone surrogates, which not every database can store."""
     return text if text.isascii() and "\x00" not in text else _NOT_TEXT.sub("\ufffd", text)
 
@@ -81,50 +80,101 @@ def cleaned(text: str) -> str:
 def _plain(value: Any) -> Any:
     """Replace NaN, infinity and what is no text in a JSON value."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value + 0.0 if math.isfinite(value) else None
     if isinstance(value, str):
-        return cleaned(value)
+        return _cleaned(value)
     if isinstance(value, Mapping):
-        return {cleaned(key): _plain(item) for key, item in value.items()}
+        return {_cleaned(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _json_text(value: Any) -> str | None:
-    return None if value is None else json.dumps(_plain(value), ensure_ascii=False)
+def _json_text(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False)
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value + 0.0
+@functools.cache
+def _types() -> dict[Kind, tuple[Any, Any]]:
+    """Return the type of a column of each kind, and the types of other programs that fit it."""
+    import sqlalchemy as sa
+    from sqlalchemy.dialects.postgresql import JSONB
+
+    class Plain(sa.TypeDecorator[Any]):
+        """Text, or a number without NaN and infinity."""
+
+        impl: Any = sa.Text
+        cache_ok = True
+
+        def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
+            return _plain(value)
+
+    class Number(Plain):
+        impl, cache_ok = sa.Double, True
+
+    class JsonText(sa.TypeDecorator[Any]):
+        impl, cache_ok = sa.Text, True
+
+        def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
+            return None if value is None else _json_text(value)
+
+        def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
+            return None if value is None else json.loads(value)
+
+    jsonb = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+    return {
+        "text": (Plain(), sa.String),
+        "integer": (sa.BigInteger(), sa.Integer),
+        "float": (Number(), (sa.Numeric, sa.Float)),
+        "boolean": (sa.Boolean(), sa.Boolean),
+        "json": (JsonText(), sa.String),
+        "jsonb": (jsonb, sa.JSON),
+        "timestamp": (sa.TIMESTAMP(), sa.DateTime),
+    }
 
 
-_CONVERT: dict[Kind, Callable[[Any], object]] = {
-    "json": _json_text,
-    "jsonb": _json_text,
-    "text": lambda value: None if value is None else cleaned(value),
-    "float": _finite,
-}
-"""Functions that bring values to the form that every database keeps."""
+@functools.cache
+def declare(table: TableSpec) -> "Table":
+    """Return the table as sqlalchemy describes it."""
+    from sqlalchemy import Column, Index, MetaData, Table
+
+    columns = [
+        Column(
+            column.name,
+            _types()[column.kind][0],
+            nullable=not column.required,
+            quote=None if column.name.islower() else False,
+        )
+        for column in table.columns
+    ]
+    indexes = [
+        Index(f"{prefix}_{table.name}_{'_'.join(names)}"[:63], *names, unique=prefix == "uq")
+        for prefix, group in (("ix", table.indexes), ("uq", table.unique))
+        for names in group
+    ]
+    return Table(table.name, MetaData(), *columns, *indexes)
 
 
-def _convert_rows(table: TableSpec, rows: Iterable[Row]) -> list[dict[str, object]]:
-    """Name the values of rows, in the form that every database keeps."""
-    rows = list(rows)
-    if not rows:
-        return []
-    # zip raises ValueError if a row is too short or too long
-    columns = zip(table.columns, zip(*rows, strict=True), strict=True)
-    values = [map(_CONVERT.get(column.kind, lambda value: value), each) for column, each in columns]
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
+def _conditions(table: TableSpec, where: Mapping[str, Any]) -> "Iterator[ColumnElement[bool]]":
+    columns = declare(table).c
+    for name, value in where.items():
+        is_several = isinstance(value, list | tuple | set | frozenset)
+        yield columns[name].in_(value) if is_several else columns[name] == value
 
 
 # ---- The store and its connections
 
 FILE_NAME = "rag_eval.db"
+_IN_MEMORY = (None, "", ":memory:")
 ACCEPTED = (
     "sqlite:///<file>, postgresql://<user>:<password>@<host>:<port>/<database> "
     "with special characters in the password as %XX"
 )
 BUSY_SECONDS = 60
+_DRIVERS = {
+    "sqlite": "sqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
 _OPTIONS: dict[str, dict[str, object]] = {
     "sqlite": {"timeout": BUSY_SECONDS},
     "postgresql+psycopg": {
@@ -133,24 +183,6 @@ _OPTIONS: dict[str, dict[str, object]] = {
         "client_encoding": "UTF8",
     },
 }
-_KEPT_ALIVE = {
-    "tcp_keepalives_idle": "60",
-    "tcp_keepalives_interval": "15",
-    "tcp_keepalives_count": "4",
-}
-_DRIVERS = {
-    "sqlite": "sqlite",
-    "sqlite+pysqlite": "sqlite",
-    "postgres": "postgresql+psycopg",
-    "postgresql": "postgresql+psycopg",
-    "postgresql+psycopg": "postgresql+psycopg",
-}
-
-
-def _refuse_address(message: str, address: str | None = None) -> InputError:
-    return InputError.of(
-        "database_url", message, field="database_url", found=address, accepted=ACCEPTED
-    )
 
 
 def _parse_address(address: str) -> "URL":
@@ -159,24 +191,22 @@ def _parse_address(address: str) -> "URL":
 
     try:
         url = make_url(address)
-    except (ArgumentError, ValueError):  # the text of the error may quote a part of the password
+        url = url.set(drivername=_DRIVERS[url.drivername])
+    except (ArgumentError, ValueError, KeyError):  # their texts may quote a part of the password
         url = None
+    is_lost = url is not None and url.drivername == "sqlite" and url.database in _IN_MEMORY
     # an unescaped @ in a password moves its tail into the host
-    if url is None or "@" in (url.host or ""):
-        raise _refuse_address("the address of the SQL store cannot be read")
-    if url.drivername not in _DRIVERS:
-        raise _refuse_address("no such kind of SQL store", url.drivername)
-    if _DRIVERS[url.drivername] == "sqlite" and url.database in {None, "", ":memory:"}:
-        raise _refuse_address("a store in memory keeps nothing after the run", address)
-    return url.set(drivername=_DRIVERS[url.drivername])
+    if url is None or is_lost or "@" in (url.host or ""):
+        message = "the address of the SQL store cannot be used"
+        raise InputError.of("database_url", message, field="database_url", accepted=ACCEPTED)
+    return url
 
 
 def _refuse_emptied(path: Path) -> None:
     """Refuse an empty database file in a home with runs: SQLite would accept it as new."""
     if path.is_file() and not path.stat().st_size and any((path.parent / "runs").glob("*.json")):
         message = (
-            "the database of this home is empty although runs are kept here, "
-            "so its outcomes are lost"
+            "the database of this home is empty although runs are kept here: outcomes are lost"
         )
         accepted = "the file from a backup; or remove it, and the next run starts without outcomes"
         raise InputError.of("database_empty", message, path, found="0 bytes", accepted=accepted)
@@ -212,9 +242,7 @@ def _make_engine(url: "URL") -> "Engine":
         poolclass=NullPool,
         hide_parameters=True,
         connect_args={name: value for name, value in options if name not in url.query},
-        # JSON columns take and give text, as the text columns with JSON do
-        json_serializer=str,
-        json_deserializer=lambda raw: raw if isinstance(raw, str) else raw.decode(),
+        json_serializer=_json_text,
     )
     if url.drivername != "sqlite":
         return engine
@@ -231,58 +259,6 @@ def _make_engine(url: "URL") -> "Engine":
     return engine
 
 
-@functools.cache
-def _column_types() -> "dict[Kind, tuple[TypeEngine[Any], tuple[type, ...]]]":
-    """Return the type of a column of each kind, and the types of other programs that fit it."""
-    from sqlalchemy import (
-        JSON,
-        TIMESTAMP,
-        BigInteger,
-        Boolean,
-        DateTime,
-        Double,
-        Float,
-        Integer,
-        Numeric,
-        String,
-        Text,
-    )
-    from sqlalchemy.dialects.postgresql import JSONB
-
-    jsonb = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
-    return {
-        "text": (Text(), (String,)),
-        "integer": (BigInteger(), (Integer,)),
-        "float": (Double(), (Numeric, Float)),
-        "boolean": (Boolean(), (Boolean,)),
-        "json": (Text(), (String,)),
-        "jsonb": (jsonb, (JSON,)),
-        "timestamp": (TIMESTAMP(), (DateTime,)),
-    }
-
-
-@functools.cache
-def declare(table: TableSpec) -> "Table":
-    """Return the table as sqlalchemy describes it."""
-    from sqlalchemy import Column, Index, MetaData, Table
-
-    columns = [
-        Column(
-            column.name,
-            _column_types()[column.kind][0],
-            nullable=not column.required,
-            quote=None if column.name.islower() else False,
-        )
-        for column in table.columns
-    ]
-    indexes = [
-        Index(f"{prefix}_{table.name}_{'_'.join(names)}"[:63], *names, unique=prefix == "uq")
-        for prefix, group in (("ix", table.indexes), ("uq", table.unique))
-        for names in group
-    ]
-    return Table(table.name, MetaData(), *columns, *indexes)
-
-
 class Transaction:
     """Operations inside the `with` block of `SqlStore.transaction` or `SqlStore.reading`."""
 
@@ -291,7 +267,7 @@ class Transaction:
 
     def insert(self, table: TableSpec, rows: Iterable[Row]) -> int:
         """Append rows and return their number."""
-        values = _convert_rows(table, rows)
+        values = [dict(zip(table.column_names, row, strict=True)) for row in rows]
         if values:
             self.connection.execute(declare(table).insert(), values)
         return len(values)
@@ -304,10 +280,10 @@ class Transaction:
         """
         from sqlalchemy.dialects import postgresql, sqlite
 
-        insert: Any = (
-            postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
-        )
-        declared, values = declare(table), _convert_rows(table, rows)
+        is_postgres = self.connection.dialect.name == "postgresql"
+        insert: Any = postgresql.insert if is_postgres else sqlite.insert
+        declared = declare(table)
+        values = [dict(zip(table.column_names, row, strict=True)) for row in rows]
         if not values:
             return set()
         statement = insert(declared).on_conflict_do_nothing().returning(declared.c[key])
@@ -315,9 +291,8 @@ class Transaction:
 
     def delete(self, table: TableSpec, where: Mapping[str, Any]) -> int:
         """Delete the rows that `where` chooses, as in `select`, and return their number."""
-        return self.connection.execute(
-            declare(table).delete().where(*_conditions(table, where))
-        ).rowcount
+        statement = declare(table).delete().where(*_conditions(table, where))
+        return self.connection.execute(statement).rowcount
 
     def select(
         self, table: TableSpec, where: Mapping[str, Any] | None = None, order: Sequence[str] = ()
@@ -327,34 +302,33 @@ class Transaction:
         `where` is the accepted value of each column, or a list, tuple or set of accepted values.
         Values are always sent as parameters. The database's collation orders text.
         """
-        columns = self.columns(table, where, order=order)
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        rows = self._rows(table, where, table.column_names, order)
+        return [dict(zip(table.column_names, row, strict=True)) for row in rows]
 
     def columns(
         self,
         table: TableSpec,
         where: Mapping[str, Any] | None = None,
         names: Sequence[str] | None = None,
-        order: Sequence[str] = (),
     ) -> dict[str, list[Any]]:
-        """Return the values of each column of `names` (all by default), JSON decoded.
+        """Return the values of each column of `names` (all by default); `where` as in `select`."""
+        wanted = names or table.column_names
+        rows = self._rows(table, where, wanted)
+        values = zip(*rows, strict=True) if rows else ([] for _ in wanted)
+        return {name: list(column) for name, column in zip(wanted, values, strict=True)}
 
-        `where` and `order` are as in `select`. For many rows this is faster than `select`.
-        """
+    def _rows(
+        self,
+        table: TableSpec,
+        where: Mapping[str, Any] | None,
+        names: Sequence[str],
+        order: Sequence[str] = (),
+    ) -> Sequence[Any]:
         from sqlalchemy import select
 
-        declared, wanted = declare(table), names or table.column_names
-        query = select(*(declared.c[name] for name in wanted))
-        query = query.where(*_conditions(table, where or {}))
-        rows = self.connection.execute(query.order_by(*(declared.c[name] for name in order))).all()
-        values = zip(*rows, strict=True) if rows else ([] for _ in wanted)
-        values_of = {name: list(column) for name, column in zip(wanted, values, strict=True)}
-        for column in table.columns:
-            if column.kind in {"json", "jsonb"} and column.name in values_of:
-                # one call for all values is faster than a call for each value
-                texts = ["null" if text is None else text for text in values_of[column.name]]
-                values_of[column.name] = json.loads(f"[{','.join(texts)}]")
-        return values_of
+        columns = declare(table).c
+        query = select(*(columns[name] for name in names)).where(*_conditions(table, where or {}))
+        return self.connection.execute(query.order_by(*(columns[name] for name in order))).all()
 
     def size(self, table: TableSpec, where: Mapping[str, Any], newest: str) -> list[Any]:
         """Return the number of rows that `where` chooses, and the largest value of a column.
@@ -365,19 +339,7 @@ class Transaction:
 
         declared = declare(table)
         query = select(func.count(), func.max(declared.c[newest])).select_from(declared)
-        (row,) = self.connection.execute(query.where(*_conditions(table, where))).all()
-        return list(row)
-
-
-def _conditions(table: TableSpec, where: Mapping[str, Any]) -> "Iterator[ColumnElement[bool]]":
-    columns = declare(table).c
-    for name, value in where.items():
-        several = isinstance(value, list | tuple | set | frozenset)
-        accepted = [
-            cleaned(item) if isinstance(item, str) else item
-            for item in (value if several else [value])
-        ]
-        yield columns[name].in_(accepted) if several else columns[name] == accepted[0]
+        return list(self.connection.execute(query.where(*_conditions(table, where))).one())
 
 
 class SqlStore:
@@ -397,11 +359,9 @@ class SqlStore:
 
         if isinstance(place, Path):
             _refuse_emptied(place)
-        url = (
-            URL.create("sqlite", database=str(place))
-            if isinstance(place, Path)
-            else _parse_address(place)
-        )
+            url = URL.create("sqlite", database=str(place))
+        else:
+            url = _parse_address(place)
         self._address = url.render_as_string(hide_password=False)
         self.address: str = url.set(query={}).render_as_string(hide_password=True)
         """The address without the password and without options."""
@@ -418,7 +378,7 @@ class SqlStore:
                 found=self.address,
             ) from None
         except OSError as error:
-            raise InputError(self._failed(error)) from None
+            raise self._failed(error) from None
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -428,13 +388,13 @@ class SqlStore:
         try:
             yield
         except DBAPIError as error:
-            raise InputError(self._failed(error.orig or error)) from None
+            raise self._failed(error.orig or error) from None
 
-    def _failed(self, error: BaseException) -> Problem:
-        return Problem(
+    def _failed(self, error: BaseException) -> InputError:
+        return InputError.of(
             "database_failed",
             "the SQL store cannot be used; check its address, that it runs, and your rights",
-            file=self.address,
+            self.address,
             field="database_url",
             found=without_secrets(" ".join(str(error).split()), self._address),
         )
@@ -471,7 +431,6 @@ class SqlStore:
         """
         from sqlalchemy import text
 
-        options = {**_KEPT_ALIVE, "application_name": label}
         with (
             self._reported(),
             self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
@@ -481,7 +440,9 @@ class SqlStore:
                 with self._reported():
                     return [tuple(row) for row in connection.execute(text(statement), values)]
 
-            for name, value in options.items():
+            options = {"idle": "60", "interval": "15", "count": "4"}
+            options = {f"tcp_keepalives_{name}": value for name, value in options.items()}
+            for name, value in {**options, "application_name": label}.items():
                 ask("SELECT set_config(:name, :value, false)", {"name": name, "value": value})
             yield ask
 
@@ -500,8 +461,8 @@ class SqlStore:
         if table in self._created:
             return
         with self.reading() as transaction:
-            absent = self._absent_columns(table, transaction)
-        if absent:
+            is_whole = not self._absent_columns(table, transaction)
+        if not is_whole:
             with self.transaction("rag_eval.create_table") as transaction:
                 # another process may have made the columns since
                 self._add(table, self._absent_columns(table, transaction), transaction)
@@ -519,10 +480,10 @@ class SqlStore:
         absent = [column for column in columns if column.name.lower() not in type_of]
         fits = [column.nullable for column in absent]
         for column in table.columns:
-            if (found := type_of.get(column.name.lower())) is not None:
+            if (kind := type_of.get(column.name.lower())) is not None:
                 # PostgreSQL would shift a time without its zone into the zone of the session
-                has_zone = getattr(found, "timezone", False)
-                fits.append(isinstance(found, _column_types()[column.kind][1]) and not has_zone)
+                has_zone = getattr(kind, "timezone", False)
+                fits.append(isinstance(kind, _types()[column.kind][1]) and not has_zone)
         if all(fits):
             return absent
         raise InputError.of(
@@ -546,12 +507,12 @@ class SqlStore:
         connection, declared = transaction.connection, declare(table)
         if len(columns) == len(declared.columns):
             declared.create(connection)
-        elif columns:
-            for column in columns:
-                added = CreateColumn(column).compile(dialect=connection.dialect)
-                connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
-            for index in declared.indexes:
-                index.create(connection, checkfirst=True)
+            return
+        for column in columns:
+            added = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
+        for index in declared.indexes:
+            index.create(connection, checkfirst=True)
 
 
 def open_store(settings: Settings) -> SqlStore:

@@ -22,7 +22,7 @@ from rag_eval.core.types import DISCOUNTING
 from rag_eval.measures.run_scores import AnyRuns
 from rag_eval.retrieval.chroma import open_chroma
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding.source import ChunkTable, Places
+from rag_eval.retrieval.embedding import ChunkTable, Places
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.ranking import Ranking, read_ranking
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex

@@ -18,8 +18,8 @@ from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.overlap import effective_groups, wilson
-from rag_eval.storage.files import write_text
 from rag_eval.storage.hashing import digest
+from rag_eval.storage.home import write_text
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec, Transaction
 from rag_eval.uncertainty.outcome_records import AUDITS
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, look_up, utc_text

@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from rag_eval.defs.checks import gate_results
+from rag_eval.defs.assets import gate_results
 from rag_eval.gates.gate import GatePart
 from rag_eval.reporting.report import Report
 

@@ -9,7 +9,6 @@ import pytest
 from dagster._core.events import RunFailureReason
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.test_utils import create_run_for_test
-from sqlalchemy.exc import OperationalError
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
@@ -19,7 +18,6 @@ from rag_eval.defs.build import (
     SCHEDULE,
     build_definitions,
     known_gold_sets,
-    retry_after_lost_store,
 )
 from rag_eval.pipeline.stages import STAGES
 
@@ -116,26 +114,6 @@ def test_every_stage_of_a_shared_home_has_retries(project_root):
     steps = [one for one in made.assets if isinstance(one, dg.AssetsDefinition)]
     assert len(steps) >= len(STAGES)
     assert all(step.op.retry_policy is not None for step in steps)
-    assert made.resolve_job_def(JOB).hook_defs == {retry_after_lost_store}
-
-
-@pytest.mark.parametrize(
-    ("error", "is_retried"),
-    [
-        (OperationalError("SELECT 1", {}, Exception("server closed the connection")), True),
-        (dg.Failure("bad input"), False),
-        (ValueError("a defect"), False),
-    ],
-)
-def test_run_is_repeated_after_a_step_that_lost_the_store_of_dagster(
-    shipped, instance, error, is_retried
-):
-    tags, failed = shipped.resolve_job_def(JOB).run_tags, dg.DagsterRunStatus.FAILURE
-    run_id = create_run_for_test(instance, JOB, tags=tags, status=failed).run_id
-    context = dg.build_hook_context(run_id=run_id, op_exception=error, instance=instance)
-    retry_after_lost_store(context)
-    run, reason = instance.get_run_by_id(run_id), RunFailureReason.STEP_FAILURE
-    assert auto_reexecution_should_retry_run(instance, run, reason) is is_retried
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from rag_eval.defs.assets import REPORT
-from rag_eval.defs.checks import gate_check
+from rag_eval.defs.assets import REPORT, gate_check
 from rag_eval.defs.instance import (
     CONFIG,
     CONFIG_FILE,

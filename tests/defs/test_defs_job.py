@@ -10,9 +10,8 @@ import dagster as dg
 import pytest
 
 from rag_eval.core.settings import Settings
-from rag_eval.defs.assets import asset_key
+from rag_eval.defs.assets import asset_key, settings_of_nights
 from rag_eval.defs.build import build_definitions, describe_failure
-from rag_eval.defs.resources import settings_of_nights
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import STAGES, evaluate
 from rag_eval.storage.locks import WriteLock

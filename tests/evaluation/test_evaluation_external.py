@@ -9,7 +9,7 @@ import pytest
 
 from rag_eval.measures.run_scores import Scores, carried_by_units, units_for_gold
 from rag_eval.pipeline.evaluation import Lines
-from rag_eval.retrieval.external_units import Placed
+from rag_eval.retrieval.external import Placed
 from rag_eval.retrieval.ranking import ranking
 
 UNITS = {

@@ -7,8 +7,7 @@ import sys
 
 import numpy as np
 
-from rag_eval.retrieval.embedding.embedders import no_advance
-from rag_eval.retrieval.embedding.source import CacheUse, EmbeddingCache, embed_cached
+from rag_eval.retrieval.embedding import EmbeddingCache
 from rag_eval.storage.hashing import lines_hash, text_hash
 from rag_eval.storage.home import Home
 
@@ -22,9 +21,8 @@ class Counting:
     def __init__(self):
         self.asked = []
 
-    def embed(self, texts, advance=no_advance):
+    def embed(self, texts):
         self.asked.extend(texts)
-        advance(len(texts))
         return np.array([vector_of(text) for text in texts], dtype=np.float32)
 
 
@@ -36,32 +34,22 @@ def wanted(texts):
     return np.array([vector_of(text) for text in texts], dtype=np.float32)
 
 
-def embed(embedder, cache, texts, **more):
-    """Embed texts; return the vectors, and the counts of needed and embedded texts."""
-    use = CacheUse()
-    vectors = embed_cached(embedder.embed, cache, texts, use=use, **more)
-    return vectors, (use.needed, use.embedded)
+def embed(embedder, cache, texts):
+    """Embed texts; return the vectors, and the number of texts that the cache lacked."""
+    before = cache.n_embedded
+    return cache.embed(texts, embedder.embed), cache.n_embedded - before
 
 
 def test_each_distinct_text_is_embedded_once(tmp_path):
-    embedder, cache, counts = Counting(), EmbeddingCache(Home(tmp_path), "m"), []
-    vectors, use = embed(embedder, cache, ["b", "a", "b", "c"], advance=counts.append)
-    assert np.array_equal(vectors, wanted(["b", "a", "b", "c"]))
-    assert embedder.asked == ["b", "a", "c"]
-    assert (*use, sum(counts)) == (3, 3, 4)
-    vectors, use = embed(embedder, cache, ["c", "d", "a"], advance=counts.append)
-    assert np.array_equal(vectors, wanted(["c", "d", "a"]))
+    embedder, cache = Counting(), EmbeddingCache(Home(tmp_path), "m")
+    for texts, n_new in ((["b", "a", "b", "c"], 3), (["c", "d", "a"], 1), (["a"], 0)):
+        vectors, n_embedded = embed(embedder, cache, texts)
+        assert np.array_equal(vectors, wanted(texts))
+        assert n_embedded == n_new
     assert embedder.asked == ["b", "a", "c", "d"]
-    assert (*use, sum(counts)) == (3, 1, 7)
-
-
-def test_a_reopened_cache_needs_no_embedder(tmp_path):
-    embed(Counting(), EmbeddingCache(Home(tmp_path), "m"), ["a", "b"])
-    embedder = Counting()
-    vectors, use = embed(embedder, EmbeddingCache(Home(tmp_path), "m"), ["b", "a", "b"])
-    assert np.array_equal(vectors, wanted(["b", "a", "b"]))
-    assert (use, embedder.asked) == ((2, 0), [])
-    assert embed(embedder, EmbeddingCache(Home(tmp_path), "m"), [])[0].shape[0] == 0
+    reopened = EmbeddingCache(Home(tmp_path), "m")
+    assert embed(embedder, reopened, ["b", "a", "b"])[1] == 0
+    assert embed(embedder, reopened, [])[0].shape[0] == 0
 
 
 def test_a_damaged_segment_is_named_and_its_texts_are_embedded_again(tmp_path, caplog):
@@ -79,22 +67,22 @@ def test_a_damaged_segment_is_named_and_its_texts_are_embedded_again(tmp_path, c
     flipped[-300] ^= 1
     paths["c"].write_bytes(bytes(flipped))
     embedder = Counting()
-    vectors, use = embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)
+    vectors, n_embedded = embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)
     assert np.array_equal(vectors, wanted(texts))
-    assert (embedder.asked, use) == (["a", "b", "c"], (4, 3))
+    assert (embedder.asked, n_embedded) == (["a", "b", "c"], 3)
     assert all(str(paths[text]) in caplog.text for text in "abc")
-    assert embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)[1] == (4, 0)
+    assert embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)[1] == 0
 
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from rag_eval.retrieval.embedding import source as module
+from rag_eval.retrieval import embedding as module
 from test_retrieval_cache import Counting
 module.BLOCK = 10
 class Dies(Counting):
-    def embed(self, texts, advance=None):
+    def embed(self, texts):
         if len(self.asked) >= 30:
             save = np.savez
             def half(stream, **parts):
@@ -106,7 +94,7 @@ class Dies(Counting):
         return super().embed(texts)
 embedder = Dies()
 cache = module.EmbeddingCache(module.Home(sys.argv[1]), "m")
-module.embed_cached(embedder.embed, cache, [f"text {i}" for i in range(100)])
+cache.embed([f"text {i}" for i in range(100)], embedder.embed)
 """
 
 
@@ -123,7 +111,7 @@ def test_a_run_that_is_killed_leaves_a_usable_cache_and_loses_one_block(tmp_path
     assert done.returncode == -signal.SIGKILL, done.stderr
     embedder = Counting()
     texts = [f"text {i}" for i in range(100)]
-    vectors, use = embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)
+    vectors, n_embedded = embed(embedder, EmbeddingCache(Home(tmp_path), "m"), texts)
     assert np.array_equal(vectors, wanted(texts))
     assert embedder.asked == texts[30:]
-    assert use == (100, 70)
+    assert n_embedded == 70

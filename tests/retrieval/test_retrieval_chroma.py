@@ -21,7 +21,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.retrieval.chroma import ChromaStore, clear_unused, open_chroma
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding.embedders import unit
+from rag_eval.retrieval.embedders import unit
 
 N = 300
 IDS = [f"chunk{i:04d}" for i in range(N)]

@@ -9,8 +9,8 @@ import pytest
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents, markdown_sections
-from rag_eval.retrieval.external_units import UNITS, place_all
-from rag_eval.retrieval.outside import Failure, Item, Retrieved
+from rag_eval.retrieval.external import UNITS, place_all
+from rag_eval.retrieval.outside import Item, QueryError, Retrieved
 
 GUIDE = (
     "# Guide\n\n## Install\n\nRun the  installer\nand wait.\n\n## Use\n\n"
@@ -130,7 +130,7 @@ def test_equal_things_are_one_unit_and_keep_their_best_place():
         item(doc_id="the guide", text=" wait ", score=2),
         item(doc_id="notes.txt", score=1),
     )
-    late = Failure("timeout", "timeout: too late")
+    late = QueryError("timeout", "too late")
     outcomes = [Retrieved(three), late, None, Retrieved(())]
     found = place_all(outcomes, *CORPUS, 5)
     assert found.ranking.rows.tolist() == [[0, 1, -1, -1, -1], *[[-1] * 5] * 3]

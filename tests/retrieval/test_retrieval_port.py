@@ -15,8 +15,7 @@ from rag_eval.core.strategy import Identity, Rerank
 from rag_eval.core.types import RetrievalOptions, RetrievalPort
 from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.retrieval.chroma import ChromaStore
-from rag_eval.retrieval.dense import Vector
-from rag_eval.retrieval.kinds.hybrid import Hybrid
+from rag_eval.retrieval.dense import Hybrid, Vector
 from rag_eval.retrieval.lexical import Bm25
 from rag_eval.retrieval.service import Payloads, Rank, RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex

@@ -7,7 +7,7 @@ from corpora import listed, made_ranking
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.retrieval.kinds.hybrid import reciprocal_rank, weighted
+from rag_eval.retrieval.dense import reciprocal_rank, weighted
 from rag_eval.retrieval.ranking import order, scale_by_top, scale_min_max, select
 from rag_eval.retrieval.strategies import _mmr, order_by_scores
 

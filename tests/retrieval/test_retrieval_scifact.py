@@ -6,8 +6,7 @@ from corpora import places
 from ir_measures import R, nDCG
 
 from rag_eval.core.parts import Embedding
-from rag_eval.retrieval.dense import Vector
-from rag_eval.retrieval.kinds.hybrid import Hybrid
+from rag_eval.retrieval.dense import Hybrid, Vector
 from rag_eval.retrieval.lexical import Bm25
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 

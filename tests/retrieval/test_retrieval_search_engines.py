@@ -18,8 +18,8 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import AnyStrategy, IdentityInputs
 from rag_eval.retrieval import outside
-from rag_eval.retrieval.kinds.qdrant import QdrantSource
-from rag_eval.retrieval.outside import Failure, ask_source
+from rag_eval.retrieval.outside import QueryError, ask_source
+from rag_eval.retrieval.qdrant import QdrantSource
 
 ROWS = [
     ("1", "retries.md", "A failed job is tried again.", "en", [1.0, 0.0, 0.0]),
@@ -271,21 +271,6 @@ def test_a_changed_index_has_another_hash(index):
     assert index.hash() != before
 
 
-@pytest.mark.parametrize("name", ["pgvector", "opensearch"])
-def test_a_change_during_the_run_is_noted_and_the_run_has_no_version(name, request):
-    index = request.getfixturevalue(name)
-    with index.open() as source:
-        quiet = ask_source(source, ["tried", "night"], 3, lambda *_: None)
-        assert (quiet.notes, bool(quiet.version)) == ([], True)
-
-        def advance(*_):
-            index.update()
-
-        changed = ask_source(source, ["tried", "night"], 3, advance)
-    assert changed.notes == ["the index changed during the run (generation)"]
-    assert changed.version == ""
-
-
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -423,7 +408,7 @@ def test_a_faulty_reply_of_opensearch_fails_its_query(opensearch, cluster, reply
     with opensearch.open() as source:
         cluster.replies["_search"] = reply
         (outcome,) = source.ask_all(["tried"], 3, lambda *_: None)
-    assert isinstance(outcome, Failure)
+    assert isinstance(outcome, QueryError)
     assert outcome.code == code
 
 

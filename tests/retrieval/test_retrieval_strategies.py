@@ -15,10 +15,9 @@ from corpora import listed, places, table
 from rag_eval.core.errors import InputError
 from rag_eval.core.parts import Embedding
 from rag_eval.core.strategy import Rerank
+from rag_eval.retrieval import dense as hybrid
 from rag_eval.retrieval.chroma import ChromaStore
-from rag_eval.retrieval.dense import Vector
-from rag_eval.retrieval.kinds import hybrid
-from rag_eval.retrieval.kinds.hybrid import Hybrid
+from rag_eval.retrieval.dense import Hybrid, Vector
 from rag_eval.retrieval.lexical import Bm25
 from rag_eval.retrieval.strategies import ReadyStrategy, StrategyIndex
 from rag_eval.storage.hashing import digest

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.storage.files import atomic_path, write_bytes, write_text
 from rag_eval.storage.hashing import digest, lines_hash
+from rag_eval.storage.home import atomic_path, write_bytes, write_text
 
 
 def test_a_file_is_written_whole_with_its_folders(tmp_path):

@@ -6,8 +6,7 @@ import pytest
 import s3_server
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.files import PARTIAL
-from rag_eval.storage.home import Home
+from rag_eval.storage.home import PARTIAL, Home
 
 
 def test_a_file_is_written_read_listed_and_deleted(home_url, tmp_path):

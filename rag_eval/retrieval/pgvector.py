@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rag_eval.core.settings import PgvectorEngine, Settings
-from rag_eval.retrieval.engines import Engine, EngineSource, refused
-from rag_eval.retrieval.outside import RetryableError, too_late
+from rag_eval.retrieval.engines import Engine, EngineSource
+from rag_eval.retrieval.outside import QueryError, RetryableError, too_late
 from rag_eval.storage.hashing import digest
 
 if TYPE_CHECKING:
@@ -69,10 +69,9 @@ class PgvectorSource(EngineSource):
 
         connection = None
         try:
-            try:
+            with contextlib.suppress(IndexError):
                 connection = self._idle.pop()
-            except IndexError:
-                connection = self._connect()
+            connection = connection or self._connect()
             yield connection
         except BaseException as error:
             if connection is not None:
@@ -82,8 +81,8 @@ class PgvectorSource(EngineSource):
             if isinstance(error, psycopg.OperationalError):  # Its text may hold host and user.
                 raise RetryableError("connection", f"no reply ({type(error).__name__})") from error
             if isinstance(error, psycopg.Error):
-                message = error.diag.message_primary or ""
-                raise refused(f"{type(error).__name__}: {message}") from error
+                message = f"{type(error).__name__}: {error.diag.message_primary or ''}"
+                raise QueryError("refused", message) from error
             raise
         self._idle.append(connection)
 

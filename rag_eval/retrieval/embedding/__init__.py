@@ -1,1 +1,0 @@
-"""Sources of vectors: built-in models, files of vectors, and their cache."""
