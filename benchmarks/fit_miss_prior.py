@@ -39,7 +39,7 @@ from rag_eval.uncertainty.estimator import (
     fit_scaling,
     model_from_prior,
 )
-from rag_eval.uncertainty.scores import Labelled
+from rag_eval.uncertainty.validation import Labelled
 
 TESTS = ("pandas_api", "npl")
 FITTED_ON = tuple(name for name in COLLECTIONS if name not in TESTS)

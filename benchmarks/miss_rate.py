@@ -26,6 +26,7 @@ from miss_rate_data import (
     judged,
 )
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from timing import data_folder, json_lines, skipped
 
 from rag_eval.answers.extractive import Extract, Extractive, Passage
@@ -46,10 +47,9 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.miss_rate_report import Standing, Validation
-from rag_eval.uncertainty.scores import Labelled, auroc, brier_skill, miss_rate
 from rag_eval.uncertainty.signals import SIGNALS, WORDING_SIGNALS
 from rag_eval.uncertainty.status import Situation, count_outcomes, judge_status, suffice_to_fit
-from rag_eval.uncertainty.validation import validate
+from rag_eval.uncertainty.validation import Labelled, base_rate_losses, miss_rate, validate
 
 REPEATS, SEED, K = 20, 0, 10
 BARS = {
@@ -119,8 +119,9 @@ def _keep_signals(labelled: Labelled, names: Sequence[str]) -> Labelled:
 
 
 def _skill(labelled: Labelled, predicted: np.ndarray) -> float:
-    scores = brier_skill(predicted, labelled.missed, labelled.group, labelled.weight)
-    return float(np.mean(scores))
+    base = base_rate_losses(labelled.missed, labelled.group, labelled.weight)
+    squared = ((predicted - labelled.missed) ** 2).mean(axis=0)
+    return float(1 - labelled.weight @ squared / (labelled.weight @ base))
 
 
 def scifact(section: str, model: str) -> None:
@@ -140,7 +141,7 @@ def scifact(section: str, model: str) -> None:
             one = _keep_signals(labelled, [name])
             column = one.signals[:, 0]
             filled = np.where(np.isnan(column), np.nanmedian(column), column)
-            ranked = float(auroc(filled, labelled.missed, labelled.weight))
+            ranked = float(roc_auc_score(labelled.missed, filled, sample_weight=labelled.weight))
             fitted = cross_validate(one, prior=None, repeats=REPEATS, seed=SEED)
             figures = {"auroc": max(ranked, 1 - ranked), "skill": _skill(one, fitted)}
             emit(section, {**about, "estimator": f"single predictor {name}", **figures})

@@ -45,8 +45,8 @@ from rag_eval.retrieval.embedders import (
 from rag_eval.retrieval.lexical import Bm25, Bm25s
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import text_hash
-from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
+from rag_eval.uncertainty.validation import Labelled
 
 SINGLE_ANSWER = ("scifact", "xquad_sentences", "clapnq", "pandas_api")
 MANY_RELEVANT = ("xquad_paragraphs", "xquad_articles", "clapnq_passages", "npl")

@@ -8,8 +8,7 @@ import numpy as np
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.parts import explain_missing
-from rag_eval.uncertainty.confidence_values import Derived
-from rag_eval.uncertainty.outcome_records import MAX_QUERY
+from rag_eval.uncertainty.confidence import Derived
 
 if TYPE_CHECKING:
     from rag_eval.pipeline.live_questions import LiveStrategy
@@ -68,6 +67,7 @@ def estimate_miss_rate(
     if missing := explain_missing("rag_eval.estimate_miss_rate"):
         raise ImportError(missing)
     from rag_eval.uncertainty.heuristic import estimate
+    from rag_eval.uncertainty.outcomes import MAX_QUERY
 
     if len(query) > MAX_QUERY:
         accepted = f"at most {MAX_QUERY:,} characters"

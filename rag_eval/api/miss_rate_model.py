@@ -24,7 +24,6 @@ from rag_eval.core.types import Status
 from rag_eval.uncertainty.calibration import Calibration, Judged, calibrate
 from rag_eval.uncertainty.estimator import Miss
 from rag_eval.uncertainty.miss_rate_report import Standing
-from rag_eval.uncertainty.scores import Labelled, miss_rate
 from rag_eval.uncertainty.signals import (
     DEPTH,
     SIGNALS,
@@ -34,6 +33,7 @@ from rag_eval.uncertainty.signals import (
     signals,
 )
 from rag_eval.uncertainty.status import Situation, judge_status
+from rag_eval.uncertainty.validation import Labelled, miss_rate
 
 if TYPE_CHECKING:
     from rag_eval.api.charts import Chart

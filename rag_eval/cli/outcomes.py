@@ -24,8 +24,7 @@ from rag_eval.core.errors import InputError, ProblemList, format_count, quoted
 
 if TYPE_CHECKING:
     from rag_eval.storage.sql import SqlStore
-    from rag_eval.uncertainty.outcome_records import RetrievalOutcome
-    from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded
+    from rag_eval.uncertainty.outcomes import OutcomeStore, Recorded, RetrievalOutcome
 
 Strategy = Annotated[str | None, typer.Option(help="Name of the strategy.")]
 Fingerprint = Annotated[
@@ -76,7 +75,7 @@ def _record(
     store: "OutcomeStore", outcomes: "list[RetrievalOutcome]", correct: str | None
 ) -> "Recorded":
     from rag_eval.corpus.masking import mask_snippet
-    from rag_eval.uncertainty.outcome_records import MAX_NOTE
+    from rag_eval.uncertainty.outcomes import MAX_NOTE
 
     because = None if correct is None else mask_snippet(correct, MAX_NOTE)
     return store.record(outcomes, because=because)
@@ -240,10 +239,17 @@ def draw(
     Writes the file that the auditor fills in.
     """
     with report_errors():
-        from rag_eval.uncertainty.traffic import Sample, TrafficStore
+        from rag_eval.uncertainty.traffic import TrafficStore
 
-        sample = Sample(n=n, seed=seed, target=target, strategy=strategy, fingerprint=fingerprint)
-        drawn = TrafficStore(_open_sql(home)).draw(sample, out, now=_now())
+        drawn = TrafficStore(_open_sql(home)).draw(
+            out,
+            n=n,
+            seed=seed,
+            now=_now(),
+            target=target,
+            strategy=strategy,
+            fingerprint=fingerprint,
+        )
         population = f"{format_count(drawn.population, 'claim')} of {quoted(drawn.strategy)}"
         chance = f"each drawn with probability {drawn.n / drawn.population:.4g}"
         typer.echo(f"draw {drawn.draw_id}: {drawn.n:,} of {population}, {chance}, written to {out}")

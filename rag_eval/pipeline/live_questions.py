@@ -30,19 +30,17 @@ from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
 from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
-from rag_eval.uncertainty.claims import choose_source, state_rates
+from rag_eval.uncertainty.claims import choose_source, read_miss_rate, state_rates
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,
     UncertainRetrieval,
     describe_document,
-    read_miss_rate,
 )
 from rag_eval.uncertainty.expansion import ExpansionContext
-from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import signal_frame
-from rag_eval.uncertainty.iterative import list_expansions
+from rag_eval.uncertainty.iterative import list_expansions, semantic_gaps
 from rag_eval.uncertainty.opened_index import IterativeStrategy, groups_of_wordings
-from rag_eval.uncertainty.outcome_records import MAX_QUERY, Query
+from rag_eval.uncertainty.outcomes import MAX_QUERY, Query
 from rag_eval.uncertainty.signals import SIGNALS
 
 # ---- The retrieval port over a gold set's corpus.

@@ -55,6 +55,8 @@ from rag_eval.uncertainty.calibrators import (
 )
 from rag_eval.uncertainty.claims import (
     QRELS,
+    AnswerGold,
+    AnswerWorth,
     RateSource,
     choose_source,
     describe_rates,
@@ -62,14 +64,13 @@ from rag_eval.uncertainty.claims import (
     prior_of,
     record_judged,
     state_rates,
+    weigh_answers,
 )
 from rag_eval.uncertainty.comparing import compare_stated, observe_misses
-from rag_eval.uncertainty.confidence import AnswerGold, AnswerWorth, weigh_answers
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
-from rag_eval.uncertainty.gaps import semantic_gaps
 from rag_eval.uncertainty.heuristic import signal_frame
-from rag_eval.uncertainty.iterative import account_for_rounds
+from rag_eval.uncertainty.iterative import account_for_rounds, semantic_gaps
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
     CalibrationPart,
@@ -78,19 +79,18 @@ from rag_eval.uncertainty.miss_rate_report import (
 )
 from rag_eval.uncertainty.opened_index import (
     OpenIndex,
-    search_again,
+    TrafficFacts,
+    count_traffic,
     steering_calibrator,
     stored_batches,
 )
-from rag_eval.uncertainty.outcome_records import RETRIEVAL_OUTCOMES
+from rag_eval.uncertainty.outcomes import RETRIEVAL_OUTCOMES
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch
 from rag_eval.uncertainty.status import Series
 from rag_eval.uncertainty.traffic import (
     Claim,
     PoweredEstimate,
-    TrafficFacts,
     TrafficStore,
-    count_claims,
     estimate_traffic,
 )
 
@@ -152,9 +152,10 @@ def _identify_traffic(
     if outcomes.store is None:
         return outcomes.fault
     claims = TrafficStore(outcomes.store.sql)
+    prints = {name: _fingerprint(work, run) for name, run in runs.items()}
     return {
-        name: [claim.claim_id for claim in claims.claims(_fingerprint(work, run))]
-        for name, run in runs.items()
+        name: [claim.claim_id for claim in claims.claims(strategy_fingerprint=fingerprint)]
+        for name, fingerprint in prints.items()
     }
 
 
@@ -240,11 +241,9 @@ def _count_traffic(
         reason = "an external retriever is not asked again"
     elif store is None:
         reason = "the table of claims cannot be read"
-    elif not (claims := TrafficStore(store.sql).claims(fingerprint)):
+    elif not (claims := TrafficStore(store.sql).claims(strategy_fingerprint=fingerprint)):
         reason = "no claim was imported for the strategy's current configuration"
-    texts = list(dict.fromkeys(claim.query for claim in claims))
-    again = search_again(runs, opened, name, texts) if claims else {}
-    return count_claims(name, claims, again, work.config.uncertainty.k, reason)
+    return count_traffic(runs, opened, name, claims, reason)
 
 
 # ---- Stage: state the miss rate of every retrieval, before the gold is read.

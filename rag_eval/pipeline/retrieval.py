@@ -24,7 +24,7 @@ from rag_eval.pipeline.runs import (
 from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.ranking import Ranking, failed_frame, run_frame
 from rag_eval.uncertainty.iterative import Iterated
-from rag_eval.uncertainty.opened_index import IterativeFacts, IterativeStrategy
+from rag_eval.uncertainty.opened_index import IterativeStrategy
 
 
 def _identify_run(
@@ -88,7 +88,6 @@ def retrieve(
     started = time.perf_counter()
     rankings = dict[int, Ranking]()
     last: Iterated | None = None
-    counts: IterativeFacts | None = None
     with work.progress.step(
         f"Retrieving with {spec.name}", len(texts) * len(seeds), "wordings"
     ) as advance:
@@ -97,7 +96,7 @@ def retrieve(
                 config, strategy, texts, seed, allowed=allowed, ignored=ignored
             )
             if isinstance(strategy, IterativeStrategy) and seed == seeds[0]:
-                last, counts = strategy.last, strategy.account()
+                last = strategy.last
             advance(len(texts))
     seconds, failed = time.perf_counter() - started, failed_frame(rankings)
     steered_by = strategy.steered_by if isinstance(strategy, IterativeStrategy) else ""
@@ -118,7 +117,7 @@ def retrieve(
         rerank_model=opened.index.rerank_model(strategy.spec),
         query_tokens=mean_tokens(texts),
         steered_by=steered_by,
-        iterative=counts,
+        iterative=None if last is None else last.facts,
     )
     latency = time_strategy(work, strategy, texts, admitted_chunks)
     work.made_from += sorted(opened.table.made_from)
@@ -126,7 +125,7 @@ def retrieve(
         run=run_frame(rankings),
         failed=failed,
         expansions=None if last is None else last.steps,
-        rounds=None if last is None else last.stacked_rounds(),
+        rounds=None if last is None else last.rounds,
         about=facts,
         timing=RunTiming(latency, seconds),
     )

@@ -33,7 +33,7 @@ from rag_eval.retrieval.ranking import Ranking, failed_frame, run_frame
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.opened_index import IterativeFacts
+from rag_eval.uncertainty.iterative import IterativeFacts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,26 +16,22 @@ from rag_eval.measures.run_scores import figure_of
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.runs import ScoredRuns
-from rag_eval.uncertainty.claims import RateSource
+from rag_eval.uncertainty.claims import MIN_MISSED, AnswerWorth, RateSource, read_miss_rate
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,
-    MIN_MISSED,
-    AnswerWorth,
+    Absent,
+    CorpusCoverage,
+    Gap,
     Line,
     UncertainRetrieval,
+    as_json,
     count_covered,
     count_share,
     describe_document,
-    read_miss_rate,
-)
-from rag_eval.uncertainty.confidence_values import (
-    Absent,
-    as_json,
     effective,
 )
-from rag_eval.uncertainty.gaps import Gap
 from rag_eval.uncertainty.iterative import list_expansions
-from rag_eval.uncertainty.miss_rate_report import AnswerConfidences, CorpusCoverage
+from rag_eval.uncertainty.miss_rate_report import AnswerConfidences
 
 
 def summarize_answers(worth: AnswerWorth, named_gold: NamedGold) -> AnswerConfidences:

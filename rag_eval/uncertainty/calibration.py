@@ -33,9 +33,11 @@ from rag_eval.uncertainty.claims import QRELS, no_prior
 from rag_eval.uncertainty.conformal import Questions, conformal_k
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
+    Floats,
     Miss,
     MissRateModel,
     Prior,
+    Stored,
     cross_validate,
     fit_model,
 )
@@ -56,7 +58,6 @@ from rag_eval.uncertainty.outcomes import (
     question_id,
     select_current,
 )
-from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.status import (
     Series,
@@ -67,9 +68,8 @@ from rag_eval.uncertainty.status import (
     record_status,
     suffice_to_fit,
 )
-from rag_eval.uncertainty.stored import Floats, Stored
 from rag_eval.uncertainty.traffic import Claim, TrafficStore
-from rag_eval.uncertainty.validation import validate
+from rag_eval.uncertainty.validation import Labelled, validate
 
 REPEATS: Final = 3
 """Number of repeats with new folds, beside the folds of the stored model."""

@@ -21,11 +21,10 @@ from rag_eval.storage.hashing import canonical_json, digest
 from rag_eval.storage.home import Home
 from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
-from rag_eval.uncertainty.estimator import MissRateModel
+from rag_eval.uncertainty.estimator import MissRateModel, Stored
 from rag_eval.uncertainty.heuristic import JudgedTexts
 from rag_eval.uncertainty.outcomes import OUTCOMES_TABLE, OutcomeStore, fit_rows, frame_of
 from rag_eval.uncertainty.status import Series
-from rag_eval.uncertainty.stored import Stored
 
 # ---- The table of outcomes.
 
@@ -96,7 +95,7 @@ class Outcomes:
 # ---- Calibrators: immutable JSON files. Another file names the accepted calibrator.
 
 CALIBRATORS: Final = "calibrators"
-_ID = re.compile(r"[0-9a-f]{16,64}")
+_ID: Final = r"[0-9a-f]{16,64}"
 
 
 class Accepted(BaseModel):
@@ -104,21 +103,21 @@ class Accepted(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    calibrator_id: str = Field(pattern=r"^[0-9a-f]{16,64}$")
+    calibrator_id: str = Field(pattern=f"^{_ID}$")
     strategy_fingerprint: str
     status: Status
     at: str
 
 
-def calibrator_id(body: Mapping[str, object]) -> str:
+def _identify(body: Mapping[str, object]) -> str:
     """Hash a calibrator without its creation time."""
-    left_out = {"calibrator_id", "fitted_at", "fitted_until"}
+    left_out = {"calibrator_id", "fitted_at", "fitted_until"}  # the last one in older homes
     return digest({key: value for key, value in body.items() if key not in left_out}, 32)
 
 
 def keep_calibrator(home: Home, body: Mapping[str, object]) -> str:
     """Write a new calibrator, and return its id."""
-    name = calibrator_id(body)
+    name = _identify(body)
     text = f"{canonical_json({**body, 'calibrator_id': name})}\n"
     home.create(f"{CALIBRATORS}/{name}.json", text.encode())
     return name
@@ -132,20 +131,20 @@ def _damaged(code: str, place: str, fault: str) -> InputError:
 def read_calibrator(home: Home, name: str) -> Mapping[str, object]:
     """Read a calibrator. Raises InputError if the file is absent or was changed."""
     file = f"{CALIBRATORS}/{name}.json"
-    if not _ID.fullmatch(name) or not home.has(file):
+    if not re.fullmatch(_ID, name) or not home.has(file):
         message, folder = "there is no calibrator of this id", home.address_of(CALIBRATORS)
         accepted = "an id that rag-eval calibrate shows"
         raise InputError.of("calibrator_missing", message, folder, found=name, accepted=accepted)
     try:
         body = json.loads(home.read(file))
-        if isinstance(body, dict) and body.get("calibrator_id") == name == calibrator_id(body):
+        if isinstance(body, dict) and body.get("calibrator_id") == name == _identify(body):
             return body
     except (ValueError, RecursionError):
         pass  # no JSON, numbers outside JSON, or nested too deep
     raise _damaged("calibrator_damaged", home.address_of(file), name)
 
 
-def _name(series: Series) -> str:
+def _accepted_file(series: Series) -> str:
     dataset, strategy = gold_set_name(series.dataset), gold_set_name(series.strategy)
     return f"{CALIBRATORS}/accepted/{dataset}/{strategy}/{series.target}@{series.k}.json"
 
@@ -153,12 +152,12 @@ def _name(series: Series) -> str:
 def accept_calibrator(home: Home, series: Series, accepted: Accepted) -> None:
     """Set the calibrator for later runs. The caller must hold the lock of the home."""
     text = f"{canonical_json(accepted.model_dump(mode='json'))}\n"
-    home.write(_name(series), text.encode())
+    home.write(_accepted_file(series), text.encode())
 
 
 def accepted_calibrator(home: Home, series: Series) -> Accepted | None:
     """Read the accepted calibrator; None without one. Raises InputError for a changed file."""
-    file = _name(series)
+    file = _accepted_file(series)
     if not home.has(file):
         return None
     try:
@@ -229,14 +228,11 @@ def find_accepted(
     """
     spec = config.uncertainty
     accepted = accepted_calibrator(home, Series(config.name, name, spec.target, spec.k))
-    if accepted is None:
+    is_other = accepted is not None and accepted.strategy_fingerprint != fingerprint
+    # A calibrator that has earned nothing cannot become stale.
+    if accepted is None or (is_other and accepted.status not in {*DISCOUNTING, "stale"}):
         return CalibratorInUse("", "absent", None)
-    if accepted.strategy_fingerprint != fingerprint:
-        # A calibrator that has earned nothing cannot become stale.
-        has_earned = accepted.status in DISCOUNTING or accepted.status == "stale"
-        no_longer = CalibratorInUse(accepted.calibrator_id, "stale", None)
-        return no_longer if has_earned else CalibratorInUse("", "absent", None)
-    body = read_calibrator(home, accepted.calibrator_id)
-    if body["schema_version"] != CALIBRATOR_VERSION:
+    body = {} if is_other else read_calibrator(home, accepted.calibrator_id)
+    if body.get("schema_version") != CALIBRATOR_VERSION:
         return CalibratorInUse(accepted.calibrator_id, "stale", None)
     return CalibratorInUse(accepted.calibrator_id, accepted.status, KeptCalibrator.from_json(body))

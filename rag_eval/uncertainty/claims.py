@@ -7,9 +7,10 @@ come from the shipped prior, and without a usable prior from the uncalibrated he
 
 import dataclasses
 import datetime as dt
+import functools
 import math
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,12 +18,22 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray, number
 from rag_eval.core.config import CLAIMS, PRIOR_QUERIES, GoldSetConfig, Uncertainty
 from rag_eval.core.records import Absent, Figure
-from rag_eval.core.types import DISCOUNTING, TARGETS, GoldSource, Status, Target
+from rag_eval.core.types import DISCOUNTING, TARGETS, Answer, GoldSource, Status, Target
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
-from rag_eval.measures.overlap import NamedGold
+from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
 from rag_eval.measures.run_scores import AnyRuns, figure_of, judge_runs
 from rag_eval.uncertainty.calibrators import CalibratorInUse
+from rag_eval.uncertainty.confidence import (
+    Confidence,
+    Measured,
+    MissRate,
+    calibrated_confidence,
+    final_confidence,
+    groundedness_confidence,
+    reported_confidence,
+    retrieval_confidence,
+)
 from rag_eval.uncertainty.estimator import (
     Miss,
     MissRateModel,
@@ -33,8 +44,14 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.heuristic import HEURISTIC, JudgedTexts, similar_history, with_history
 from rag_eval.uncertainty.miss_rate_report import AddedOutcomes, StrategyMissRates
-from rag_eval.uncertainty.outcome_records import MAX_NUMBER, RetrievalOutcome, Shown
-from rag_eval.uncertainty.outcomes import OutcomeStore, claim_id_of, new_outcome
+from rag_eval.uncertainty.outcomes import (
+    MAX_NUMBER,
+    OutcomeStore,
+    RetrievalOutcome,
+    Shown,
+    claim_id_of,
+    new_outcome,
+)
 from rag_eval.uncertainty.signals import SIGNALS
 
 PRIOR: Final = "prior:"
@@ -106,6 +123,27 @@ def no_prior(target: Target, k: int) -> str:
     if (target, k) == PRIOR_TARGET:
         return ""
     return f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
+
+
+def read_miss_rate(row: Mapping[Any, Any], source: RateSource) -> MissRate:
+    """Read the miss rate in a row of CLAIMS."""
+    value, low, high = (
+        None if np.isnan(row[name]) else float(row[name])
+        for name in ("miss_rate", "ci_low", "ci_high")
+    )
+    return MissRate(
+        value,
+        low,
+        high,
+        row["status"],
+        row["target"],
+        int(row["k"]),
+        ", ".join(source.gold_sources) or None,
+        row["calibrator"],
+        source.n_outcomes,
+        source.fitted_at,
+        source.discounts,
+    )
 
 
 # ---- The claims of a strategy.
@@ -286,3 +324,114 @@ def original_claims(claims: pd.DataFrame, runs: AnyRuns, name: str) -> pd.DataFr
     """Select the claims of the original wordings under the first seed."""
     is_first = claims["seed"] == runs.first_seed(name)
     return claims[(claims["paraphrase_id"] == ORIGINAL) & is_first]
+
+
+# ---- The confidence values of the answers of a run.
+
+MIN_MISSED = 30
+"""Least number of groups of answers over missed retrievals behind a share of right answers."""
+AnswerValues = Mapping[str, Confidence]
+"""Confidence values of one answer by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerWorth:
+    """Confidence values of the answers of a run by query id; empty without answers.
+
+    `strategy` gives the evidence of the answers. `right_when_missed` is the share of answers that
+    cite gold despite a miss; None for too few answers.
+    """
+
+    strategy: str = ""
+    by_query: Mapping[str, AnswerValues] = dataclasses.field(default_factory=dict)
+    right_when_missed: Measured | None = None
+
+
+class AnswerGold(NamedTuple):
+    """Gold of the questions of answers: group by query id, gold documents, and its hash."""
+
+    group_of: Mapping[str, int]
+    named: NamedGold
+    hash: str
+
+
+def weigh_answers(
+    strategy: str,
+    answers: Sequence[Answer],
+    scores: pd.DataFrame,
+    claims: pd.DataFrame,
+    *,
+    source: RateSource,
+    missed: Collection[str],
+    gold: AnswerGold,
+) -> AnswerWorth:
+    """Compute the confidence values of every answer.
+
+    `scores` has the measures of the answers by query id. `claims` are those of the original
+    wordings, and `missed` the ids of the questions that they missed.
+    """
+    over = scores[scores.index.isin(missed) & (scores["outcome"] == "answered")]
+    over = over[over["n_gold"] > 0]
+    by_answer = pd.DataFrame(
+        {
+            "right": (over["n_correct"].to_numpy() > 0).astype(np.float64),
+            "group": [gold.group_of[query] for query in over.index],
+            "place": np.arange(len(over)),
+        }
+    )
+    right, right_of_group = None, dict[int, Measured]()
+    if by_answer["group"].nunique() >= MIN_MISSED:
+        shared = gold.named.of(over.index.tolist())
+        share = functools.partial(_share_right, gold=shared, name=gold.hash[:16])
+        # With the answers of its own group, the outcome of an answer would decide its confidence.
+        right, right_of_group = share(by_answer), leave_groups_out(by_answer, share)
+    rows = {row["query_id"]: row for row in claims.to_dict("records")}
+    by_query: dict[str, AnswerValues] = {}
+    for answer in answers:
+        query, answered = answer.query_id, answer.outcome == "answered"
+        if answer.mode == "deterministic":
+            value = scores["groundedness"][query]
+            is_scored = answered and not pd.isna(value)
+            synthesis = groundedness_confidence(float(value) if is_scored else None)
+        else:
+            synthesis = reported_confidence(answer.confidence if answered else None, answer.mode)
+        miss = read_miss_rate(rows[query], source)
+        of_others = right_of_group.get(gold.group_of[query], right)
+        by_query[query] = {
+            "synthesis_confidence": synthesis,
+            "retrieval_confidence": retrieval_confidence(miss),
+            "final_confidence": final_confidence(synthesis, miss),
+            "calibrated_confidence": calibrated_confidence(synthesis, miss, of_others),
+        }
+    return AnswerWorth(strategy, by_query, right)
+
+
+T = TypeVar("T")
+
+
+def _share_right(rows: pd.DataFrame, gold: SharedGold, name: str) -> Measured:
+    bounds = mean_interval(rows["right"].to_numpy(), gold.take(rows["place"].to_numpy()))
+    value, low, high, _ = (float(end[0]) for end in bounds)
+    return Measured(
+        value=value,
+        dataset=f"answers over missed retrievals, gold {name}",
+        n=len(rows),
+        ci_low=low,
+        ci_high=high,
+        measured_at=dt.datetime.now(dt.UTC),
+    )
+
+
+def leave_groups_out(rows: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
+    """Compute a value for each group of `rows` (right, group) from the rows of other groups.
+
+    Groups of a single row share the computation with those of an equal one.
+    """
+    totals = rows.groupby("group")["right"].agg(["sum", "count"])
+    kind_of = {
+        group: ("alone", right) if count == 1 else ("group", group)
+        for group, right, count in totals.itertuples()
+    }
+    example = {kind: group for group, kind in kind_of.items()}
+    by_kind = {kind: share(rows[rows["group"] != group]) for kind, group in example.items()}
+    return {group: by_kind[kind] for group, kind in kind_of.items()}

@@ -33,8 +33,7 @@ from rag_eval.uncertainty.miss_rate_report import (
     MissPair,
     ObservedMisses,
 )
-from rag_eval.uncertainty.scores import mean_figure
-from rag_eval.uncertainty.stored import finite
+from rag_eval.uncertainty.validation import finite, mean_figure
 
 _ROUNDING: Final = 1e-12
 

@@ -1,38 +1,180 @@
-"""Confidence in an answer: its groundedness, discounted by the miss rate of its retrieval.
+"""Confidence in a retrieval and in an answer: values of a closed set of types, never bare numbers.
 
-This file holds the stated miss rate (`MissRate`), the confidence values that follow from it, and
-the result of an uncertain retrieval. `estimator` estimates the miss rate.
+This file holds the types and how they compose, the stated miss rate (`MissRate`) with the
+confidence values that follow from it, and the result of an uncertain retrieval.
 """
 
 import dataclasses
 import datetime as dt
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 import pandas as pd
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from rag_eval.citations.payload import payload
 from rag_eval.core.arrays import number
-from rag_eval.core.types import DISCOUNTING, Answer, ScoredChunk, Status, Target, snippet
+from rag_eval.core.config import ExpansionName
+from rag_eval.core.records import Count, Record
+from rag_eval.core.types import DISCOUNTING, ScoredChunk, Status, Target, snippet
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.masking import mask_name, masked_text
-from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
-from rag_eval.uncertainty.claims import RateSource
-from rag_eval.uncertainty.confidence_values import (
-    Absent,
-    Bounded,
-    Confidence,
-    Derived,
-    Deterministic,
-    Measured,
-    as_json,
-    effective,
-)
-from rag_eval.uncertainty.gaps import Gap
-from rag_eval.uncertainty.miss_rate_report import CorpusCoverage, CoverageCount
+
+UnitInterval = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class StrictRecord(BaseModel):
+    """A record that converts no value and ignores none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Deterministic(StrictRecord):
+    """A certain confidence: 0, 1 or a counted share, with the reason."""
+
+    type: Literal["deterministic"] = "deterministic"
+    value: UnitInterval
+    reason: Text
+
+
+class Measured(StrictRecord):
+    """A confidence measured on outcomes, with data set, size, 95 % interval and time."""
+
+    type: Literal["measured"] = "measured"
+    value: UnitInterval
+    dataset: Text
+    n: Annotated[int, Field(ge=1)]
+    ci_low: UnitInterval
+    ci_high: UnitInterval
+    measured_at: dt.datetime
+
+    @model_validator(mode="after")
+    def _inside(self) -> "Measured":
+        if not self.ci_low <= self.value <= self.ci_high:
+            raise ValueError("the interval does not hold the value")
+        return self
+
+
+class Bounded(StrictRecord):
+    """A confidence between two known bounds, with their basis."""
+
+    type: Literal["bounded"] = "bounded"
+    low: UnitInterval
+    high: UnitInterval
+    basis: Text
+    citation: Text
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Bounded":
+        if self.low > self.high:
+            raise ValueError("low is over high")
+        return self
+
+
+class Absent(StrictRecord):
+    """An unknown confidence, with the reason; its `effective` value is 0."""
+
+    type: Literal["absent"] = "absent"
+    reason: Literal["uncalibrated", "insufficient_data", "not_applicable"]
+
+
+class Derived(StrictRecord):
+    """A confidence computed from other confidence values by a named formula."""
+
+    type: Literal["derived"] = "derived"
+    value: UnitInterval
+    formula: Text
+    inputs: Mapping[Text, "Confidence"] = Field(min_length=1)
+
+    @field_validator("inputs", mode="before")
+    @classmethod
+    def _read_list(cls, value: Any) -> Any:
+        """Read the inputs as they are written: a list of `name` and `confidence`."""
+        if isinstance(value, dict) and all(isinstance(part, TYPES) for part in value.values()):
+            return value
+        inputs = TypeAdapter(list[NamedConfidence]).validate_python(value, strict=False)
+        by_name = {part.name: part.confidence for part in inputs}
+        if len(by_name) < len(inputs):
+            raise ValueError("every input has a name of its own")
+        return by_name
+
+    @field_serializer("inputs")
+    def _write_list(self, value: Mapping[str, "Confidence"]) -> list["NamedConfidence"]:
+        return [NamedConfidence(name=name, confidence=part) for name, part in value.items()]
+
+
+class NamedConfidence(StrictRecord):
+    """One input of a derived confidence."""
+
+    name: Text
+    confidence: "Confidence"
+
+
+Confidence = Annotated[
+    Deterministic | Derived | Measured | Bounded | Absent, Field(discriminator="type")
+]
+TYPES: Final = (Deterministic, Derived, Measured, Bounded, Absent)
+
+
+def parse(value: object) -> Confidence:
+    """Read a confidence value from its JSON form; raise ValidationError for any other JSON."""
+    return _adapter().validate_python(value, strict=False)
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Confidence]:
+    return TypeAdapter(Confidence)
+
+
+def as_json(value: Confidence) -> dict[str, JsonValue]:
+    """Write a confidence value as a JSON object."""
+    written: dict[str, JsonValue] = value.model_dump(mode="json")
+    return written
+
+
+def effective(value: Confidence) -> float:
+    """Return the lowest confidence that a value allows: the low end of bounds, 0 for `Absent`.
+
+    Raises TypeError for anything but a confidence value, also for a bare number.
+    """
+    if not isinstance(value, TYPES):
+        raise TypeError(f"found {type(value).__name__}, accepted a confidence value")
+    if isinstance(value, Bounded):
+        return value.low
+    return 0.0 if isinstance(value, Absent) else value.value
+
+
+def compose(how: Literal["sequence", "all_of", "any_of"], /, **parts: Confidence) -> Derived:
+    """Compose confidence values, each by its `effective` value.
+
+    A `sequence` of steps has the minimum, because the weakest step limits all. Independent parts
+    that must all hold have the product. If one of them suffices, it is 1 - product(1 - x).
+    """
+    values = list(map(effective, parts.values()))
+    failures = " * ".join(f"(1 - {name})" for name in parts)
+    value, formula = {
+        "sequence": (min(values, default=0.0), f"min({', '.join(parts)})"),
+        "all_of": (math.prod(values), " * ".join(parts)),
+        "any_of": (1 - math.prod(1 - x for x in values), f"1 - {failures}"),
+    }[how]
+    return Derived(value=value, formula=formula, inputs=parts)
+
+
+# ---- The miss rate of a retrieval, and the confidence values that follow from it.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,27 +200,25 @@ class MissRate:
     discounts: bool = False
 
 
+PRIOR_BASIS: Final = (
+    "shipped prior coefficients, fitted on collections with one and with many relevant chunks a"
+    " question; no outcomes of this strategy"
+)
+
+
 def retrieval_confidence(miss: MissRate) -> Confidence:
     """Compute 1 - miss rate and name the evidence for the hit rate as its input."""
     if miss.value is None:
         return Absent(reason="insufficient_data")
-    hit = 1 - miss.value
-    return Derived(
-        value=hit, formula="1 - miss_rate", inputs={"hit_rate": _describe_evidence(miss, hit)}
-    )
-
-
-def _describe_evidence(miss: MissRate, hit: float) -> Confidence:
+    hit, basis = 1 - miss.value, f"{miss.n_outcomes} outcomes, {miss.status}"
+    low, high = 0.0, 1.0
+    if miss.ci_low is not None and miss.ci_high is not None:
+        low, high = min(1 - miss.ci_high, hit), max(1 - miss.ci_low, hit)
+    evidence: Confidence
     if miss.status in {"uncalibrated", "stale"}:
-        return Absent(reason="uncalibrated")
-    counted = f"{miss.n_outcomes} outcomes, {miss.status}"
-    if miss.ci_low is None or miss.ci_high is None:
-        others = "other wordings of the question among them; no interval is known"
-        basis = f"{counted}, {others}"
-        return Bounded(low=0.0, high=1.0, basis=basis, citation=miss.calibrator)
-    low, high = min(1 - miss.ci_high, hit), max(1 - miss.ci_low, hit)
-    if miss.status == "measured" and miss.measured_at is not None:
-        return Measured(
+        evidence = Absent(reason="uncalibrated")
+    elif miss.status == "measured" and miss.measured_at and miss.ci_low is not None:
+        evidence = Measured(
             value=hit,
             dataset=f"outcomes ({miss.gold_source}) of {miss.target}@{miss.k}",
             n=miss.n_outcomes,
@@ -86,12 +226,10 @@ def _describe_evidence(miss: MissRate, hit: float) -> Confidence:
             ci_high=high,
             measured_at=miss.measured_at,
         )
-    if miss.status == "prior":
-        counted = (
-            "shipped prior coefficients, fitted on collections with one and with many relevant"
-            " chunks a question; no outcomes of this strategy"
-        )
-    return Bounded(low=low, high=high, basis=counted, citation=miss.calibrator)
+    else:
+        basis = PRIOR_BASIS if miss.status == "prior" else basis
+        evidence = Bounded(low=low, high=high, basis=basis, citation=miss.calibrator)
+    return Derived(value=hit, formula="1 - miss_rate", inputs={"hit_rate": evidence})
 
 
 def groundedness_confidence(groundedness: float | None) -> Confidence:
@@ -119,9 +257,8 @@ def reported_confidence(reported: float | None, system: str) -> Confidence:
         return Absent(reason="insufficient_data")
     basis = "reported by the system that answered, not checked here"
     bounded = Bounded(low=0.0, high=reported, basis=basis, citation=system)
-    return Derived(
-        value=reported, formula="as reported by the system", inputs={"reported": bounded}
-    )
+    formula = "as reported by the system"
+    return Derived(value=reported, formula=formula, inputs={"reported": bounded})
 
 
 def final_confidence(synthesis: Confidence, miss: MissRate) -> Derived:
@@ -153,147 +290,31 @@ def calibrated_confidence(
     final = final_confidence(synthesis, miss)
     if right_when_missed is None:
         return final
-    missed = 1 - effective(final.inputs["retrieval_confidence"])
     return Derived(
-        value=min(final.value + right_when_missed.value * missed, 1.0),
+        value=min(final.value + right_when_missed.value * miss.value, 1.0),
         formula=f"{final.formula} + right_when_missed * miss_rate",
         inputs={**final.inputs, "right_when_missed": right_when_missed},
     )
 
 
-def read_miss_rate(row: Mapping[Any, Any], source: RateSource) -> MissRate:
-    """Read the miss rate in a row of CLAIMS."""
-    value, low, high = (
-        None if np.isnan(row[name]) else float(row[name])
-        for name in ("miss_rate", "ci_low", "ci_high")
-    )
-    return MissRate(
-        value,
-        low,
-        high,
-        row["status"],
-        row["target"],
-        int(row["k"]),
-        ", ".join(source.gold_sources) or None,
-        row["calibrator"],
-        source.n_outcomes,
-        source.fitted_at,
-        source.discounts,
-    )
+# ---- The result of an uncertain retrieval.
 
 
-# ---- The confidence values of the answers of a run.
+class CoverageCount(Record):
+    """A count of a total, with its confidence."""
 
-MIN_MISSED = 30
-"""A share of right answers needs answers over missed retrievals from at least this many groups."""
-AnswerValues = Mapping[str, Confidence]
-"""Confidence values of one answer by name."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AnswerWorth:
-    """Confidence values of the answers of a run by query id; empty without answers.
-
-    `strategy` gives the evidence of the answers. `right_when_missed` is the share of answers that
-    cite gold despite a miss; None for too few answers.
-    """
-
-    strategy: str = ""
-    by_query: Mapping[str, AnswerValues] = dataclasses.field(default_factory=dict)
-    right_when_missed: Measured | None = None
+    n: Count
+    of: Count
+    confidence: Annotated[Deterministic, BeforeValidator(parse)]
 
 
-class AnswerGold(NamedTuple):
-    """Gold of the questions of answers: group by query id, gold documents, and its hash."""
+class CorpusCoverage(Record):
+    """Parts of the corpus that retrieval can return."""
 
-    group_of: Mapping[str, int]
-    named: NamedGold
-    hash: str
-
-
-def weigh_answers(
-    strategy: str,
-    answers: Sequence[Answer],
-    scores: pd.DataFrame,
-    claims: pd.DataFrame,
-    *,
-    source: RateSource,
-    missed: Collection[str],
-    gold: AnswerGold,
-) -> AnswerWorth:
-    """Compute the confidence values of every answer.
-
-    `scores` has the measures of the answers by query id. `claims` are those of the original
-    wordings, and `missed` the ids of the questions that they missed.
-    """
-    over = scores[scores.index.isin(missed) & (scores["outcome"] == "answered")]
-    over = over[over["n_gold"] > 0]
-    by_answer = pd.DataFrame(
-        {
-            "right": (over["n_correct"].to_numpy() > 0).astype(np.float64),
-            "group": [gold.group_of[query] for query in over.index],
-            "place": np.arange(len(over)),
-        }
-    )
-    right, right_of_group = None, dict[int, Measured]()
-    if by_answer["group"].nunique() >= MIN_MISSED:
-        shared = gold.named.of(over.index.tolist())
-        share = functools.partial(_share_right, gold=shared, name=gold.hash[:16])
-        # With the answers of its own group, the outcome of an answer would decide its confidence.
-        right, right_of_group = share(by_answer), leave_groups_out(by_answer, share)
-    rows = {row["query_id"]: row for row in claims.to_dict("records")}
-    by_query: dict[str, AnswerValues] = {}
-    for answer in answers:
-        query, answered = answer.query_id, answer.outcome == "answered"
-        if answer.mode == "deterministic":
-            value = scores["groundedness"][query]
-            is_scored = answered and not pd.isna(value)
-            synthesis = groundedness_confidence(float(value) if is_scored else None)
-        else:
-            synthesis = reported_confidence(answer.confidence if answered else None, answer.mode)
-        miss = read_miss_rate(rows[query], source)
-        of_others = right_of_group.get(gold.group_of[query], right)
-        by_query[query] = {
-            "synthesis_confidence": synthesis,
-            "retrieval_confidence": retrieval_confidence(miss),
-            "final_confidence": final_confidence(synthesis, miss),
-            "calibrated_confidence": calibrated_confidence(synthesis, miss, of_others),
-        }
-    return AnswerWorth(strategy, by_query, right)
-
-
-T = TypeVar("T")
-
-
-def _share_right(rows: pd.DataFrame, gold: SharedGold, name: str) -> Measured:
-    bounds = mean_interval(rows["right"].to_numpy(), gold.take(rows["place"].to_numpy()))
-    value, low, high, _ = (float(end[0]) for end in bounds)
-    return Measured(
-        value=value,
-        dataset=f"answers over missed retrievals, gold {name}",
-        n=len(rows),
-        ci_low=low,
-        ci_high=high,
-        measured_at=dt.datetime.now(dt.UTC),
-    )
-
-
-def leave_groups_out(rows: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
-    """Compute a value for each group of `rows` (right, group) from the rows of other groups.
-
-    Groups of a single row share the computation with those of an equal one.
-    """
-    totals = rows.groupby("group")["right"].agg(["sum", "count"])
-    kind_of = {
-        group: ("alone", right) if count == 1 else ("group", group)
-        for group, right, count in totals.itertuples()
-    }
-    example = {kind: group for group, kind in kind_of.items()}
-    by_kind = {kind: share(rows[rows["group"] != group]) for kind, group in example.items()}
-    return {group: by_kind[kind] for group, kind in kind_of.items()}
-
-
-# ---- Retrievable share of the corpus: counted from the index, not estimated.
+    documents_indexed: CoverageCount
+    text_in_chunks: CoverageCount
+    chunks_admitted: CoverageCount
+    chunks_embedded: dict[str, CoverageCount]
 
 
 def count_share(part: int, whole: int, what: str) -> CoverageCount:
@@ -312,7 +333,18 @@ def count_covered(chunks: pd.DataFrame) -> int:
     return int(np.maximum(end - np.maximum(start, before), 0).sum())
 
 
-# ---- The result of an uncertain retrieval.
+GapSeverity = Literal["low", "medium", "high"]
+SEVERITIES: Final[tuple[GapSeverity, ...]] = get_args(GapSeverity)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gap:
+    """A semantic gap, in the question's own words, and the expansion that may mend it."""
+
+    description: str
+    severity: GapSeverity
+    mitigation: ExpansionName
+
 
 COVERAGE_SIGNAL: Final = "cover_union"
 """Signal of the coverage estimate: share of the question's words, weighted by rarity, in the top K.
@@ -396,22 +428,28 @@ class UncertainRetrieval:
         if self.miss_rate.status != "measured" or math.isnan(self.harder_share):
             return UNCALIBRATED
         return Derived(
-            value=min(max(1 - self.harder_share, 0.0), 1.0),
+            value=1 - self.harder_share,
             formula="share of this run's retrievals with a higher miss rate",
             inputs={"retrieval_confidence": retrieval_confidence(self.miss_rate)},
         )
 
     def as_json(self) -> Line:
         """Write as a JSON object with masked texts; `citations` has the payloads of `chunks`."""
-        confidence = retrieval_confidence(self.miss_rate)
-        measured = self.miss_rate.status == "measured"
+        miss, confidence = self.miss_rate, retrieval_confidence(self.miss_rate)
         gaps: Line = {"semantic_gaps": None, "semantic_gaps_reason": NO_GAPS}
         if self.gaps is not None:
             gaps = {"semantic_gaps": [_describe_gap(gap) for gap in self.gaps]}
         indexed = self.corpus.text_in_chunks.confidence
+        why = "the retrieval failed" if miss.value is None else NO_INTERVAL
+        rate: Line = {name: getattr(miss, name) for name in ("target", "k", "status", "calibrator")}
+        rate |= {"similar_judged": self.similar_judged, "gold_source": miss.gold_source}
+        if not miss.gold_source:
+            rate["gold_source_reason"] = "it is based on no outcome"
+        for name in ("value", "ci_low", "ci_high"):
+            rate |= _nullable(name, getattr(miss, name), why)
         line: Line = {
             "documents": list(self.documents),
-            "miss_rate": self._describe_miss_rate(),
+            "miss_rate": rate | _nullable("heuristic_v0", self.heuristic_v0, why),
             "query_expansions": [
                 {part: step[part] for part in EXPANSION} for step in self.iterations
             ],
@@ -419,7 +457,9 @@ class UncertainRetrieval:
             "coverage_signal": COVERAGE_SIGNAL,
             "retrieval_confidence": as_json(confidence),
             "uncertainty": {
-                "estimated_recall": as_json(confidence if measured else UNCALIBRATED),
+                "estimated_recall": as_json(
+                    confidence if miss.status == "measured" else UNCALIBRATED
+                ),
                 "query_difficulty": as_json(self.query_difficulty),
                 "corpus_coverage": as_json(
                     Deterministic(value=indexed.value, reason=f"index_metadata, {indexed.reason}")
@@ -431,24 +471,6 @@ class UncertainRetrieval:
         if self.chunks is not None:
             line["citations"] = [payload(chunk) for chunk in self.chunks]
         return line
-
-    def _describe_miss_rate(self) -> Line:
-        """Describe the miss rate in JSON values, with a reason for each null."""
-        miss = self.miss_rate
-        why = "the retrieval failed" if miss.value is None else NO_INTERVAL
-        fields: Line = {}
-        for name, value in (
-            ("value", miss.value),
-            ("ci_low", miss.ci_low),
-            ("ci_high", miss.ci_high),
-            ("heuristic_v0", self.heuristic_v0),
-        ):
-            fields |= _nullable(name, math.nan if value is None else value, why)
-        fields |= {name: getattr(miss, name) for name in ("target", "k", "status", "calibrator")}
-        fields |= {"similar_judged": self.similar_judged, "gold_source": miss.gold_source}
-        if not miss.gold_source:
-            fields["gold_source_reason"] = "it is based on no outcome"
-        return fields
 
 
 def describe_document(chunk_id: str, doc_id: str, rank: int, score: float, text: str) -> Line:
@@ -466,7 +488,7 @@ def _describe_gap(gap: Gap) -> Line:
     }
 
 
-def _nullable(name: str, value: float, reason: str) -> Line:
+def _nullable(name: str, value: float | None, reason: str) -> Line:
     """Write a number, or null with its reason."""
-    rounded = number(value)
+    rounded = number(math.nan if value is None else value)
     return {name: rounded} if rounded is not None else {name: None, f"{name}_reason": reason}

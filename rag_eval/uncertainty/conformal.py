@@ -21,7 +21,7 @@ import numpy as np
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.uncertainty.miss_rate_report import ConformalK
-from rag_eval.uncertainty.scores import mean_figure
+from rag_eval.uncertainty.validation import mean_figure
 
 LEVELS: Final = (0.8, 0.9, 0.95)
 SPLITS: Final = 200

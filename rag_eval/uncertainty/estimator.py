@@ -11,15 +11,15 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.types import BinaryTarget
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.scores import Labelled, grouped_folds
-from rag_eval.uncertainty.stored import Floats, Stored
+from rag_eval.uncertainty.validation import Labelled, grouped_folds
 
 PRIOR_FILE: Final = "prior.json"
 Kind = Literal["any", "bm25", "vector", "hybrid"]
@@ -48,6 +48,37 @@ Z95: Final = 1.959963984540054
 def sigmoid(log_odds: FloatArray) -> FloatArray:
     """Turn log-odds into probabilities in (0, 1)."""
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -LIMIT, LIMIT))))
+
+
+# ---- Records that are stored as JSON values, by the annotations of their fields.
+
+Floats = Annotated[
+    FloatArray,
+    PlainValidator(lambda values: np.array(values, dtype=np.float64)),
+    PlainSerializer(lambda values: values.tolist()),
+]
+"""An array that is stored as nested lists without rounding."""
+
+
+# Callers ignore a type error: mypy checks __hash__ of instances, but the key is the class.
+@functools.cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+class Stored:
+    """A dataclass that is stored as JSON values."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the fields as JSON values, exactly."""
+        values: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")  # type: ignore[arg-type]  # see above
+        return values
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read fields from JSON values that `to_json` wrote; further keys are ignored."""
+        record: Self = _adapter(cls).validate_python(document)  # type: ignore[arg-type]  # see above
+        return record
 
 
 # ---- The shipped prior.

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -28,23 +27,16 @@ from rag_eval.uncertainty.signals import RankedBatch, TermSpace
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-BLOCK, BLOCK_SUBSUMPTION = 512, 1024
-"""Numbers of questions and of terms in one block."""
+BLOCK = 100
+"""Questions expanded at once, because tables of their terms and all terms must fit in memory."""
 MAX_WORD_CHARS = 40
 """Largest length of a corpus word added to a question, because texts may be hostile."""
 MAX_QUESTION_CHARS = 4000
 """Number of characters of a question that the expanded text keeps."""
-DIMENSIONS = 128
-CHUNKS_A_DIMENSION = 4
-"""Least number of chunks for each dimension.
-
-With one dimension for each chunk, terms that never share a chunk would stay unlike.
-"""
-SVD_SEED, SVD_ITERATIONS = 0, 4
-COMMON_SHARE = 0.1
-"""Largest share of chunks with an added term; more frequent terms tell nothing."""
-RARE_CHUNKS = 2
-"""Least number of chunks with an added term; rarer terms share chunks with too few terms."""
+DIMENSIONS, CHUNKS_A_DIMENSION = 128, 4
+"""Most latent dimensions, and least chunks for each: else terms that share no chunk stay unlike."""
+COMMON_SHARE, RARE_CHUNKS = 0.1, 2
+"""Largest share and least number of chunks with an added term."""
 
 
 class CorpusWords:
@@ -60,15 +52,17 @@ class CorpusWords:
     def surface(self) -> list[str]:
         """Most frequent spelling of each term ("values" for the stem "valu"), [n_terms].
 
-        The spelling is empty if every word of the term is too long. Of equally frequent spellings
-        the first in the alphabet wins.
+        Equally frequent spellings: the first in the alphabet. Empty if every word is too long.
         """
         counts: Counter[str] = Counter()
         for text in self.table.texts:
             counts.update(words(text))
-        for word in [word for word in counts if len(word) > MAX_WORD_CHARS or word in STOP_WORDS]:
-            del counts[word]
-        ranked = [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        usable = {
+            word: count
+            for word, count in counts.items()
+            if len(word) <= MAX_WORD_CHARS and word not in STOP_WORDS
+        }
+        ranked = sorted(usable, key=lambda word: (-usable[word], word))
         surface = [""] * self.space.n_terms
         for word, row in zip(ranked, self.table.query_terms(ranked), strict=True):
             if len(row) == 1 and row[0] < len(surface) and not surface[row[0]]:
@@ -87,13 +81,12 @@ class CorpusWords:
     @cached_property
     def addable(self) -> BoolArray:
         """Whether a term may be added, [n_terms]: it has letters, and is not too common or rare."""
-        lettered = np.array(
-            [len(word) > 1 and not word.isdecimal() for word in self.surface], dtype=bool
-        )
+        has_letters = [len(word) > 1 and not word.isdecimal() for word in self.surface]
         frequency = self.space.frequency
         most = max(COMMON_SHARE * self.space.n_chunks, RARE_CHUNKS)
-        addable: BoolArray = lettered & (frequency >= RARE_CHUNKS) & (frequency <= most)
-        return addable
+        return np.asarray(
+            np.array(has_letters, dtype=bool) & (frequency >= RARE_CHUNKS) & (frequency <= most)
+        )
 
     @cached_property
     def addable_terms(self) -> IntArray:
@@ -107,24 +100,19 @@ class CorpusWords:
 
     @cached_property
     def _basis(self) -> tuple[Float32Array, Float32Array]:
-        """Vectors of chunks and of terms by a truncated SVD of the chunk vectors.
+        """Vectors of chunks and of terms by latent semantic analysis.
 
-        The chunk vectors are (1 + ln tf) * idf, scaled to unit length. See Deerwester et al., JASIS
-        1990.
+        See Deerwester et al., JASIS 1990.
         """
-        from sklearn.utils.extmath import randomized_svd, svd_flip
+        from sklearn.utils.extmath import randomized_svd
 
         weights = self.space.unit
         if weights.nnz == 0:
             chunks, terms = (np.zeros((n, 1), dtype=np.float32) for n in weights.shape)
             return chunks, terms
         size = min(DIMENSIONS, max(1, min(weights.shape) // CHUNKS_A_DIMENSION))
-        left, values, right = randomized_svd(
-            weights, size, n_iter=SVD_ITERATIONS, random_state=SVD_SEED, flip_sign=False
-        )
-        left, right = svd_flip(left, right, u_based_decision=False)
-        chunks, terms = left * values, right.T * values
-        return _unit(chunks.astype(np.float32)), _unit(terms.astype(np.float32))
+        left, values, right = randomized_svd(weights, size, n_iter=4, random_state=0)
+        return _unit(left * values), _unit(right.T * values)
 
     @property
     def term_vectors(self) -> Float32Array:
@@ -138,11 +126,11 @@ class CorpusWords:
 
     def aims(self, terms: "csr_array") -> Float32Array:
         """Give the idf-weighted mean of the vectors of each question's terms, unit or zero."""
-        weights = weigh_by_idf(self.space, terms).astype(np.float32)
-        return _unit(np.asarray(weights @ self.term_vectors, dtype=np.float32))
+        weights = _weigh_by_idf(self.space, terms).astype(np.float32)
+        return _unit(np.asarray(weights @ self.term_vectors))
 
 
-def weigh_by_idf(space: TermSpace, terms: "csr_array") -> "csr_array":
+def _weigh_by_idf(space: TermSpace, terms: "csr_array") -> "csr_array":
     """Replace the counts of terms by their idf, float64 [n, n_terms]."""
     from scipy.sparse import csr_array
 
@@ -151,6 +139,7 @@ def weigh_by_idf(space: TermSpace, terms: "csr_array") -> "csr_array":
 
 def _unit(rows: Float32Array) -> Float32Array:
     """Scale rows to unit length; zero stays zero."""
+    rows = np.asarray(rows, dtype=np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)
 
@@ -164,7 +153,6 @@ MAX_SNIPPET_CHARS, MAX_SHOWN_CHARS = 600, 2000
 MAX_REPLY_CHARS, MAX_TEXT_CHARS = 20_000, 400
 """Largest numbers of characters of an accepted reply, and of the text taken from the reply."""
 MAX_CONCEPTS, MAX_CONCEPT_CHARS = 8, 60
-THREADS = 8
 SNIPPETS = 5
 """Number of retrieved texts of each question that a language model sees."""
 _FENCE: Final = re.compile(r"\A\s*```(?:json|JSON)?\s*(\{.*\})\s*```\s*\Z", re.DOTALL)
@@ -191,7 +179,7 @@ _RULES: Final = (
 class ChatSuggester:
     """Suggestions of a chat endpoint. A failed call or an unusable reply gives no suggestion."""
 
-    def __init__(self, chat: Chat, *, threads: int = THREADS) -> None:
+    def __init__(self, chat: Chat, *, threads: int = 8) -> None:
         self._chat, self._threads = chat, threads
         self.failed: Counter[str] = Counter()
         """Number of missing suggestions by the code of the ChatError, or by `bad_suggestion`."""
@@ -205,9 +193,9 @@ class ChatSuggester:
         so text in a snippet is never an instruction.
         """
 
-        def ask(question: str, shown: Sequence[str]) -> tuple[str | None, str]:
+        def ask(question: str, texts: Sequence[str]) -> tuple[str | None, str]:
             try:
-                reply = self._chat.ask(_write_prompt(kind, question, shown)).text
+                reply = self._chat.ask(_write_prompt(kind, question, texts)).text
             except ChatError as error:
                 return None, error.code
             return _read_suggestion(kind, question, reply), "bad_suggestion"
@@ -219,7 +207,6 @@ class ChatSuggester:
 
 
 def _write_prompt(kind: SuggestionKind, question: str, snippets: Sequence[str]) -> list[Message]:
-    """Write the messages that ask for one suggestion."""
     shown = [f"[{n}] {_one_line(text, MAX_SNIPPET_CHARS)}" for n, text in enumerate(snippets, 1)]
     shown = shown or ["(nothing was retrieved)"]
     asked = _one_line(question, MAX_SHOWN_CHARS)
@@ -294,43 +281,37 @@ Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
 """Function that returns expanded texts of some questions, None if a strategy adds nothing."""
 
 
-def best(scores: FloatArray, most: int) -> list[list[int]]:
+def _best(scores: FloatArray, most: int) -> list[IntArray]:
     """Give the columns of the highest positive scores of each row, highest first, ties by column.
 
     Scores are rounded to six decimals, because the last bits of a product depend on its batch.
     """
-    width = min(most, scores.shape[1])
-    if width == 0:
-        return [[] for _ in scores]
     rounded = np.round(scores, 6)
-    cut = np.partition(rounded, scores.shape[1] - width, axis=1)[:, scores.shape[1] - width]
-    chosen_columns = []
-    for row, floor in zip(rounded, cut, strict=True):
-        near = np.flatnonzero((row >= floor) & (row > 0))
-        chosen_columns.append(near[np.lexsort((near, -row[near]))][:width].tolist())
-    return chosen_columns
+    width = min(most, rounded.shape[1])
+    floor = np.zeros(len(rounded))
+    if width:
+        floor = np.partition(rounded, rounded.shape[1] - width, axis=1)[:, -width]
+    columns = [
+        np.flatnonzero((row >= low) & (row > 0)) for row, low in zip(rounded, floor, strict=True)
+    ]
+    return [
+        near[np.lexsort((near, -row[near]))][:width]
+        for row, near in zip(rounded, columns, strict=True)
+    ]
 
 
 def _choose_terms(
-    terms: "csr_array", columns: IntArray, score: Callable[[slice], FloatArray], most: int
+    terms: "csr_array", columns: IntArray, scores: FloatArray, most: int
 ) -> list[list[int]]:
     """Choose the best scored terms of `columns` that each question lacks, at most `most`."""
-    added: list[list[int]] = []
-    for start in range(0, terms.shape[0], BLOCK):
-        part = slice(start, start + BLOCK)
-        scores = score(part)
-        scores[terms[part][:, columns].toarray() > 0] = 0.0
-        added += [columns[chosen].tolist() for chosen in best(scores, most)]
-    return added
+    lacking = np.where(terms[:, columns].toarray() > 0, 0.0, scores)
+    return [columns[chosen].tolist() for chosen in _best(lacking, most)]
 
 
-MOST_WRITINGS = 8
-JOINED = 3
-"""Largest number of neighbouring words that are joined."""
-MAX_CANDIDATES = 300
-"""Largest number of spellings tried for a question: the analyzer remembers every word."""
-MIN_JOINED_CHARS = 3
-MIN_STEM_CHARS = 4
+MOST_WRITINGS, MAX_CANDIDATES = 8, 300
+"""Most spellings added, and most tried for a question: the analyzer remembers every word."""
+JOINED, MIN_JOINED_CHARS, MIN_STEM_CHARS = 3, 3, 4
+"""Most neighbouring words that are joined; least characters of a joined word, and of a stem."""
 _RUN = re.compile(r"[^\W_]+")
 _PART = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 PREFIXES: Final = (
@@ -340,10 +321,10 @@ PREFIXES: Final = (
 SUFFIXES: Final = "able al er ing ity ion ive less ness or s".split()
 
 
-def parts(word: str) -> tuple[str, ...]:
+def _parts(word: str) -> tuple[str, ...]:
     """Cut a run of letters and digits where case or digits change.
 
-    >>> parts("readCSVFile2"), parts("IL6")
+    >>> _parts("readCSVFile2"), _parts("IL6")
     (('read', 'CSV', 'File', '2'), ('IL', '6'))
     """
     return tuple(_PART.findall(word[:MAX_WORD_CHARS]))
@@ -357,13 +338,13 @@ def find_runs(question: str) -> list[str]:
 
 def is_identifier(run: str) -> bool:
     """Tell whether case or digits change inside a run, as in identifiers."""
-    return len(parts(run)) > 1
+    return len(_parts(run)) > 1
 
 
 def _writings(runs: Sequence[str]) -> Iterator[str]:
     """Yield candidate spellings: first parts of single words, then joined words."""
     for run in runs:
-        cut = parts(run)
+        cut = _parts(run)
         if len(cut) > 1:
             yield " ".join(cut)
             yield from ("".join(cut[: at + 1]) for at in range(1, len(cut) - 1))
@@ -396,12 +377,12 @@ def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str
     for question in context.texts(which):
         runs = find_runs(question)
         asked_terms = table.query_terms(runs)
-        unknown = [
-            run
+        affixed = (
+            word
             for run, row in zip(runs, asked_terms, strict=True)
             if row and all(term >= n_terms or not frequency[term] for term in row)
-        ]
-        affixed = (word for run in unknown for word in _affixed(run))
+            for word in _affixed(run)
+        )
         candidates = [
             *itertools.islice(_writings(runs), MAX_CANDIDATES),
             *itertools.islice(affixed, MAX_CANDIDATES),
@@ -413,16 +394,13 @@ def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str
     return context.widen(which, added)
 
 
-MOST_RELATIVES = 2
-"""Largest number of wider or narrower words added to a question."""
-NEAR_RELATIVE = 0.6
-"""Least cosine of both terms, because subsumption alone is often chance."""
-MOSTLY = 0.8
-"""Least share of the chunks with y that hold x, where x subsumes y."""
-LEAST_CHUNKS = 3
-"""Least number of chunks of a term: rarer terms share chunks with many terms by chance."""
-LIFT = 2.0
-"""Least ratio of shared chunks to shared chunks by chance, for a wider and a narrower term."""
+MOST_RELATIVES, NEAR_RELATIVE = 2, 0.6
+"""Most wider or narrower words added; least cosine of both, as subsumption is often chance."""
+MOSTLY, LIFT, LEAST_CHUNKS = 0.8, 2.0, 3
+"""x subsumes y if at least MOSTLY of the chunks with y hold x, LIFT times as many as by chance.
+
+Terms in fewer than LEAST_CHUNKS chunks share chunks with many terms by chance.
+"""
 
 
 def _add_relatives(
@@ -430,63 +408,38 @@ def _add_relatives(
 ) -> list[str | None]:
     """Add terms that subsume the question's terms (`upwards`), or terms that these subsume.
 
-    Terms nearest to the subsumed or subsuming term and to the whole question come first.
+    Terms nearest to the related term and to the whole question come first.
     """
+    from scipy.sparse import csr_array
+
     corpus, asked_terms = context.words, context.batch.known[which]
-    space = corpus.space
+    space, frequency = corpus.space, corpus.space.frequency
     terms = np.unique(asked_terms.indices).astype(np.int64)
     common = max(COMMON_SHARE * space.n_chunks, 1)
-    terms = terms[(space.frequency[terms] > 0) & (space.frequency[terms] <= common)]
-    near = _subsumption(corpus, terms, upwards=upwards)
-    near.data = np.where(near.data >= NEAR_RELATIVE, near.data, 0.0)
-    asks, columns = weigh_by_idf(space, asked_terms)[:, terms], np.unique(near.tocoo().col)
-    near, aims = near[:, columns], corpus.aims(asked_terms)
-
-    def score(part: slice) -> FloatArray:
-        scores: FloatArray = (asks[part] @ near).toarray()
-        scores *= np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.05)
-        return scores
-
-    return context.widen(which, _choose_terms(asked_terms, columns, score, MOST_RELATIVES))
-
-
-def _subsumption(corpus: CorpusWords, terms: IntArray, *, upwards: bool) -> "csr_array":
-    """Return cosines of terms [m] with addable terms that subsume them, float64 [m, n_terms].
-
-    x subsumes y if most chunks with y hold x, and a smaller share of the chunks with x hold y.
-    Without `upwards`, the cosines are with the addable terms that the terms subsume.
-    """
-    from scipy.sparse import csr_array, vstack
-
-    space = corpus.space
-    by_term = (space.by_term[terms] > 0).astype(np.float32)
-    blocks = [csr_array((0, space.n_terms), dtype=np.float64)]
-    for start in range(0, len(terms), BLOCK_SUBSUMPTION):
-        rows = by_term[start : start + BLOCK_SUBSUMPTION]
-        together = (rows @ corpus.present).tocoo()
-        mine, other = terms[start + together.row], together.col.astype(np.int64)
-        narrow, wide = (mine, other) if upwards else (other, mine)
-        high, low = (together.data / space.frequency[term] for term in (narrow, wide))
-        related = (
-            (high >= MOSTLY)
-            & (low < high)
-            & (mine != other)
-            & corpus.addable[other]
-            & (space.frequency[narrow] >= LEAST_CHUNKS)
-            & (high * space.n_chunks >= LIFT * space.frequency[wide])
-        )
-        vectors = corpus.term_vectors[mine[related]], corpus.term_vectors[other[related]]
-        cosines = np.maximum(np.einsum("ij,ij->i", *vectors).astype(np.float64), 0.0)
-        places = together.row[related], together.col[related]
-        blocks.append(csr_array((cosines, places), shape=(rows.shape[0], space.n_terms)))
-    return vstack(blocks, format="csr")
+    terms = terms[(frequency[terms] > 0) & (frequency[terms] <= common)]
+    together = ((space.by_term[terms] > 0).astype(np.float32) @ corpus.present).tocoo()
+    mine, other = terms[together.row], together.col.astype(np.int64)
+    narrow, wide = (mine, other) if upwards else (other, mine)
+    high, low = (together.data / frequency[term] for term in (narrow, wide))
+    related = (high >= MOSTLY) & (low < high) & (mine != other) & corpus.addable[other]
+    related &= frequency[narrow] >= LEAST_CHUNKS
+    related &= high * space.n_chunks >= LIFT * frequency[wide]
+    vectors = corpus.term_vectors
+    pairs = vectors[mine[related]], vectors[other[related]]
+    cosines = np.einsum("ij,ij->i", *pairs).astype(np.float64)
+    cosines[cosines < NEAR_RELATIVE] = 0.0
+    columns, column = np.unique(other[related], return_inverse=True)
+    shape = (len(terms), len(columns))
+    near = csr_array((cosines, (together.row[related], column)), shape=shape)
+    scores = (_weigh_by_idf(space, asked_terms)[:, terms] @ near).toarray()
+    scores *= np.maximum(corpus.aims(asked_terms) @ vectors[columns].T, 0.05)
+    return context.widen(which, _choose_terms(asked_terms, columns, scores, MOST_RELATIVES))
 
 
-LOOKED_AT = 20
-"""Number of top chunks that are parted into two groups."""
-LEAST_PARTED, MOST_CONTRASTS = 4, 2
-OWN = 3
-"""Largest number of the question's own terms that are repeated."""
+LOOKED_AT, LEAST_PARTED = 20, 4
+"""Number of top chunks that are parted into two groups, and least number of them."""
+MOST_CONTRASTS, MOST_REPEATED = 2, 3
+"""Most contrasting terms added, and most of the question's own terms repeated."""
 
 
 def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> list[str | None]:
@@ -515,25 +468,19 @@ def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> lis
         return csr_array((weights, (query, rows[query, place])), shape=shape) @ corpus.present
 
     of_first, of_second = shares(retrieved & ~second), shares(second)
-    aims, columns = corpus.aims(asked_terms), corpus.addable_terms
-
-    def score(part: slice) -> FloatArray:
-        contrast = (of_second[part][:, columns] - of_first[part][:, columns]).toarray()
-        near = np.maximum(aims[part] @ corpus.term_vectors[columns].T, 0.0)
-        scores: FloatArray = contrast * idf[columns] * near
-        return scores
-
-    added = _choose_terms(asked_terms, columns, score, MOST_CONTRASTS)
+    columns = corpus.addable_terms
+    contrast = (of_second[:, columns] - of_first[:, columns]).toarray() * idf[columns]
+    near = np.maximum(corpus.aims(asked_terms) @ corpus.term_vectors[columns].T, 0.0)
+    added = _choose_terms(asked_terms, columns, contrast * near, MOST_CONTRASTS)
     viable = (retrieved.sum(axis=1) >= LEAST_PARTED) & second.any(axis=1)
     query = np.repeat(np.arange(len(which)), np.diff(asked_terms.indptr))
     uncovered = 1.0 - np.asarray(of_first[query, asked_terms.indices]).ravel()
     left_out = uncovered * idf[asked_terms.indices]
-    for row, contrasts in enumerate(added):
-        own_terms = slice(asked_terms.indptr[row], asked_terms.indptr[row + 1])
-        terms, values = asked_terms.indices[own_terms], left_out[own_terms]
-        ranked = [at for at in np.lexsort((terms, -np.round(values, 6)))[:OWN] if values[at] > 0]
-        repeated = [int(terms[at]) for at in ranked if corpus.surface[terms[at]]]
-        added[row] = contrasts + repeated if viable[row] and contrasts else []
+    for row, (start, end) in enumerate(itertools.pairwise(asked_terms.indptr)):
+        terms, values = asked_terms.indices[start:end], left_out[start:end]
+        ranked = np.lexsort((terms, -np.round(values, 6)))[:MOST_REPEATED]
+        repeated = [int(terms[at]) for at in ranked if values[at] > 0 and corpus.surface[terms[at]]]
+        added[row] = added[row] + repeated if viable[row] and added[row] else []
     return context.widen(which, added)
 
 
@@ -553,10 +500,8 @@ def _ask_suggester(
     return suggestions
 
 
-FEEDBACK, MOST_FEEDBACK = 3, 5
-"""Number of top chunks that count as relevant, and largest number of added terms."""
-SUPPORT = 2
-"""Least number of these top chunks that hold an added term."""
+FEEDBACK, SUPPORT, MOST_FEEDBACK = 3, 2, 5
+"""Top chunks that count as relevant, least number of them with an added term, most terms."""
 
 
 def _expand_by_feedback(context: ExpansionContext, which: IntArray) -> list[str | None]:
@@ -573,38 +518,26 @@ def _expand_by_feedback(context: ExpansionContext, which: IntArray) -> list[str 
     lengths = np.maximum(np.asarray(space.counts.sum(axis=1)).ravel(), 1.0)
     believed = csr_array((scores[query, place] / lengths[chunks], (query, chunks)), shape=shape)
     is_top = csr_array((np.ones(len(query)), (query, chunks)), shape=shape)
-    counts, present = space.counts[:, columns], corpus.present[:, columns]
-
-    def score(part: slice) -> FloatArray:
-        likely: FloatArray = (believed[part] @ counts).toarray() * space.idf[columns]
-        likely[(is_top[part] @ present).toarray() < SUPPORT] = 0.0
-        return likely
-
-    return context.widen(which, _choose_terms(batch.known[which], columns, score, MOST_FEEDBACK))
+    likely = (believed @ space.counts)[:, columns].toarray() * space.idf[columns]
+    likely[(is_top @ corpus.present)[:, columns].toarray() < SUPPORT] = 0.0
+    return context.widen(which, _choose_terms(batch.known[which], columns, likely, MOST_FEEDBACK))
 
 
-MOST_CONCEPTS = 4
-NEAR_CONCEPT = 0.35
-"""Least cosine between the question and an added term."""
+MOST_CONCEPTS, NEAR_CONCEPT = 4, 0.35
+"""Most terms added to a question, and least cosine between the question and an added term."""
 
 
 def _expand_by_association(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the terms nearest to the idf-weighted mean of the question's term vectors."""
     corpus, asked_terms = context.words, context.batch.known[which]
     columns = corpus.addable_terms
-    aims, vectors = corpus.aims(asked_terms), corpus.term_vectors[columns]
-
-    def score(part: slice) -> FloatArray:
-        cosines = (aims[part] @ vectors.T).astype(np.float64)
-        return np.where(cosines < NEAR_CONCEPT, 0.0, cosines)
-
-    return context.widen(which, _choose_terms(asked_terms, columns, score, MOST_CONCEPTS))
+    cosines = (corpus.aims(asked_terms) @ corpus.term_vectors[columns].T).astype(np.float64)
+    cosines[cosines < NEAR_CONCEPT] = 0.0
+    return context.widen(which, _choose_terms(asked_terms, columns, cosines, MOST_CONCEPTS))
 
 
-MOST_SYNONYMS = 4
-"""Largest number of synonyms added to a question; each of its terms has one synonym."""
-NEAR_SYNONYM = 0.45
-"""Least cosine between a term of the question and a synonym."""
+MOST_SYNONYMS, NEAR_SYNONYM = 4, 0.45
+"""Most synonyms added to a question, one for a term, and least cosine of a term and a synonym."""
 MIN_IDF = 1.5
 """Least idf of a term with synonyms; terms in over a fifth of the chunks mean too little."""
 
@@ -612,42 +545,38 @@ MIN_IDF = 1.5
 def _expand_synonym(context: ExpansionContext, which: IntArray) -> list[str | None]:
     """Add the nearest term of the corpus to each question's terms, the rarest terms first."""
     corpus, asked_terms = context.words, context.batch.known[which]
-    idf = corpus.space.idf
+    idf, columns = corpus.space.idf, corpus.addable_terms
     terms = np.unique(asked_terms.indices)
     terms = terms[(idf[terms] >= MIN_IDF) & (corpus.space.frequency[terms] > 0)]
-    near = _nearest_terms(corpus, terms)
+    cosines = corpus.term_vectors[terms] @ corpus.term_vectors[columns].T
+    cosines = np.where(columns[None, :] == terms[:, None], 0.0, cosines).astype(np.float64)
+    cosines[cosines < NEAR_SYNONYM] = 0.0
+    nearest = {
+        term: (-idf[term] * round(float(row[chosen[0]]), 6), int(columns[chosen[0]]))
+        for term, row, chosen in zip(terms.tolist(), cosines, _best(cosines, 1), strict=True)
+        if len(chosen)
+    }
     added = []
     for start, end in itertools.pairwise(asked_terms.indptr):
         asked = set(asked_terms.indices[start:end].tolist())
-        pairs = [(-idf[term] * near[term][1], near[term][0]) for term in asked.intersection(near)]
-        synonyms = dict.fromkeys(other for _, other in sorted(pairs) if other not in asked)
+        pairs = sorted(nearest[term] for term in asked.intersection(nearest))
+        synonyms = dict.fromkeys(other for _, other in pairs if other not in asked)
         added.append(list(synonyms)[:MOST_SYNONYMS])
     return context.widen(which, added)
 
 
-def _nearest_terms(corpus: CorpusWords, terms: IntArray) -> dict[int, tuple[int, float]]:
-    """Map terms to their nearest addable term and its cosine."""
-    columns = corpus.addable_terms
-    vectors = corpus.term_vectors[columns]
-    nearest = {}
-    for start in range(0, len(terms), BLOCK):
-        part = terms[start : start + BLOCK]
-        cosines = (corpus.term_vectors[part] @ vectors.T).astype(np.float64)
-        cosines[(columns[None, :] == part[:, None]) | (cosines < NEAR_SYNONYM)] = 0.0
-        for term, row, chosen in zip(part.tolist(), cosines, best(cosines, 1), strict=True):
-            for place in chosen:
-                nearest[term] = int(columns[place]), round(float(row[place]), 6)
-    return nearest
+_STRATEGIES: Final[Mapping[ExpansionName, Expand]] = {
+    "synonym": _expand_synonym,
+    "related_concept": partial(_ask_suggester, "related_concept", _expand_by_association),
+    "reformulation": partial(_ask_suggester, "reformulation", _expand_by_feedback),
+    "hypernym": partial(_add_relatives, upwards=True),
+    "hyponym": partial(_add_relatives, upwards=False),
+    "code_pattern": _expand_code_pattern,
+    "negative_sampling": _expand_negative_sampling,
+}
 
 
-STRATEGIES: Final[Mapping[ExpansionName, Expand]] = MappingProxyType(
-    {
-        "synonym": _expand_synonym,
-        "related_concept": partial(_ask_suggester, "related_concept", _expand_by_association),
-        "reformulation": partial(_ask_suggester, "reformulation", _expand_by_feedback),
-        "hypernym": partial(_add_relatives, upwards=True),
-        "hyponym": partial(_add_relatives, upwards=False),
-        "code_pattern": _expand_code_pattern,
-        "negative_sampling": _expand_negative_sampling,
-    }
-)
+def expand(name: ExpansionName, context: ExpansionContext, which: IntArray) -> list[str | None]:
+    """Expand some questions by a strategy; None where it adds nothing to a question."""
+    blocks = (which[start : start + BLOCK] for start in range(0, len(which), BLOCK))
+    return [text for block in blocks for text in _STRATEGIES[name](context, block)]

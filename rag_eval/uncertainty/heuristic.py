@@ -12,7 +12,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.corpus.analyzer import Analyzer, count_matrix
-from rag_eval.uncertainty.confidence_values import Bounded, Confidence, Derived, Deterministic
+from rag_eval.uncertainty.confidence import Bounded, Confidence, Derived, Deterministic
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, signals
 
 HEURISTIC: Final = "heuristic_v0"

@@ -2,25 +2,23 @@
 
 A round expands every question whose confidence is below min_recall while its budget lasts. It uses
 the expansion strategy that mitigates the severest gap. It retrieves all expanded questions in one
-batch, merges the lists and estimates the confidence again.
-
-The estimator was made for lists of a single query, and it also judges merged lists. The confidence
-therefore only steers the rounds. After a calibration by outcomes of this strategy, the confidence
-also measures merged lists.
+batch, merges the lists and estimates the confidence again. The confidence only steers the rounds,
+until outcomes of this strategy calibrate it for merged lists.
 """
 
 import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray, number
+from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array, IntArray, number
 from rag_eval.core.config import EXPANSIONS, ExpansionName
+from rag_eval.core.errors import quoted
 from rag_eval.core.frames import make_frame, schema
 from rag_eval.core.parts import Name
 from rag_eval.core.settings import Settings
@@ -31,12 +29,12 @@ from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.run_scores import AnyRuns, score_strategy
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.expansion import STRATEGIES, ExpansionContext
-from rag_eval.uncertainty.gaps import mitigations
+from rag_eval.uncertainty.confidence import SEVERITIES, Gap
+from rag_eval.uncertainty.expansion import ExpansionContext, expand, find_runs, is_identifier
 from rag_eval.uncertainty.heuristic import HEURISTIC
 from rag_eval.uncertainty.miss_rate_report import ExpansionAccount, IterativeAccount
-from rag_eval.uncertainty.signals import RankedBatch
-from rag_eval.uncertainty.stored import finite
+from rag_eval.uncertainty.signals import Evidence, RankedBatch, read_evidence
+from rag_eval.uncertainty.validation import finite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,9 +98,8 @@ class Iterative(Strategy):
         """Hash the base's index, the options, the chat model and the steering calibrator."""
         endpoint = settings.endpoints.get(self.endpoint or "")
         model = "" if endpoint is None else endpoint.model
-        steered = calibrator_id or HEURISTIC  # steers without a calibrator of the base
         # The last part keeps calibrators of versions that could also ask WordNet, without it.
-        parts = [base_hash, self.ranking_options(), steered, model, False]
+        parts = [base_hash, self.ranking_options(), calibrator_id or HEURISTIC, model, False]
         return f"iterative:{digest(parts)}"
 
     def identity(self, inputs: IdentityInputs) -> Identity:
@@ -110,13 +107,162 @@ class Iterative(Strategy):
         if inputs.base is None:
             raise ValueError(f"{self.name}: the identity of the base {self.base} is missing")
         base_hash = inputs.base.index_hash
-        steered = inputs.calibrator_id(base_hash)
-        return Identity(
-            self.index_hash(base_hash, steered, inputs.settings), inputs.base.embed_model
-        )
+        steered_by = inputs.calibrator_id(base_hash)
+        index_hash = self.index_hash(base_hash, steered_by, inputs.settings)
+        return Identity(index_hash, inputs.base.embed_model)
 
 
-# ---- The record of the rounds: a row for each question and expansion, and the reason of each end
+# ---- Semantic gaps: parts of a question that retrieved chunks do not cover, and their cures.
+
+MOST_NAMED, MOST_CHARS = 5, 40
+"""Most words of the question that a description names, and most characters of a word."""
+LEVELS: Final[Mapping[ExpansionName, tuple[float, float, float]]] = {
+    "related_concept": (0.15, 0.3, 0.5),
+    "synonym": (0.0, 0.1, 0.3),
+    "code_pattern": (0.0, 0.1, 0.3),
+    "reformulation": (0.5, 0.7, 0.9),
+    "hypernym": (0.0, 0.4, 0.7),
+    "negative_sampling": (0.5, 0.7, 0.85),
+    "hyponym": (0.3, 0.5, 0.8),
+}
+"""Extents above which a gap is low, medium and high, by the expansion that mends the gap.
+
+Equally severe gaps keep this order, because earlier expansions recovered more misses on one half
+of SciFact.
+"""
+DESCRIPTIONS: Final[Mapping[ExpansionName, str]] = {
+    "synonym": "the first {k} results lack {share:.0f} % of the question's words, weighted by"
+    " rarity{words}",
+    "related_concept": "no single result holds more than {rest:.0f} % of the question's words,"
+    " weighted by rarity",
+    "code_pattern": "the corpus writes identifiers or words of the question in another way{words}",
+    "reformulation": "{share:.0f} % of the first {k} results are not among those of a second"
+    " retriever",
+    "hypernym": "the question's words are rare and not all of them are found{words}",
+    "negative_sampling": "the first {k} results are much alike and leave out words of the"
+    " question{words}",
+    "hyponym": "the question's words are general and no result is far ahead among the first {k}",
+}
+
+
+def semantic_gaps(
+    context: ExpansionContext, which: IntArray, k: int = 10, *, every_word: bool = False
+) -> list[list[Gap]]:
+    """Find the gaps of some questions in their top k, the severest first.
+
+    A word without content, such as "how", is no gap. Rounds count `every_word`, as it was when
+    `LEVELS` were set.
+    """
+    left_out = frozenset[int]() if every_word else context.words.function_terms
+    gaps_of: list[list[Gap]] = []
+    for block, evidence in read_evidence(context.batch.take(which), k):
+        questions = context.texts(which[block])
+        extents, uncovered = _extents(evidence, context, questions, left_out)
+        for row, question in enumerate(questions):
+            gaps = []
+            for name, levels in LEVELS.items():
+                extent = float(extents[name][row])
+                # an undefined extent (NaN) passes no level, so it is no gap
+                if passed := sum(extent > level for level in levels):
+                    words = _name_words(name, question, uncovered[row], context)
+                    share, rest = 100 * extent, 100 * (1 - extent)
+                    text = DESCRIPTIONS[name].format(k=k, share=share, rest=rest, words=words)
+                    gaps.append(Gap(text, SEVERITIES[passed - 1], name))
+            gaps_of.append(sorted(gaps, key=lambda gap: -SEVERITIES.index(gap.severity)))
+    return gaps_of
+
+
+def _name_words(
+    name: ExpansionName, question: str, uncovered: list[int], context: ExpansionContext
+) -> str:
+    """Quote the question's words that a gap concerns; empty if the gap concerns no words."""
+    corpus = context.words
+    words: list[str] = []
+    if name in {"synonym", "hypernym", "negative_sampling"}:
+        words = [corpus.surface[term] for term in uncovered]
+    elif name == "code_pattern":
+        runs = find_runs(question)
+        words = [
+            run
+            for run, row in zip(runs, corpus.table.query_terms(runs), strict=True)
+            if is_identifier(run)
+            or any(term >= corpus.space.n_terms for term in {*row} - corpus.function_terms)
+        ]
+    chosen = list(dict.fromkeys(filter(None, words)))[:MOST_NAMED]
+    quotes = ", ".join(f"“{quoted(word, MOST_CHARS)}”" for word in chosen)
+    return f": {quotes}" if quotes else ""
+
+
+def _extents(
+    evidence: Evidence, context: ExpansionContext, questions: list[str], left_out: frozenset[int]
+) -> tuple[dict[ExpansionName, FloatArray], list[list[int]]]:
+    """Compute the extent of each gap in [0, 1], [n] each; NaN for an undefined extent.
+
+    The terms `left_out` are no part of a question. Also returns the known terms of each question
+    that no chunk of the top k holds, rarest first.
+    """
+    batch, space, k = evidence.batch, evidence.space, evidence.k
+    rows, raw = batch.rows[:, :k], batch.raw[:, :k]
+    most = float(space.idf.max(initial=1.0))
+    idf = np.where(evidence.is_known, evidence.idf, most)
+    idf[np.isin(evidence.term, list(left_out))] = 0.0
+    total = evidence.per_query(idf)
+    is_empty, total = total == 0, np.maximum(total, 1e-9)
+    has_term = evidence.frequencies[:, : rows.shape[1]] > 0
+    covered = has_term.any(axis=1)
+    single = np.zeros((evidence.n, max(rows.shape[1], 1)))
+    single[:, : rows.shape[1]] = evidence.per_query(has_term * idf[:, None])
+    together = evidence.per_query(covered * idf) / total + is_empty
+    best, first = single.max(axis=1) / total + is_empty, single[:, 0] / total
+    lacking = np.clip(1.0 - together, 0.0, 1.0)
+    missing = evidence.per_query(~evidence.is_known * idf) / total
+
+    uncovered: list[list[int]] = [[] for _ in questions]
+    left = np.flatnonzero(evidence.is_known & ~covered & (idf > 0))
+    for at in left[np.lexsort((evidence.term[left], -idf[left]))].tolist():
+        uncovered[evidence.query[at]].append(int(evidence.term[at]))
+
+    counts = evidence.per_query((evidence.is_known & (idf > 0)).astype(float))
+    rarity = evidence.per_query(evidence.is_known * idf) / max(most, 1e-9)
+    rarity = np.where(counts > 0, rarity / np.maximum(counts, 1), np.nan)
+    n_results = (rows >= 0).sum(axis=1)
+    none = flat = np.full(evidence.n, np.nan)
+    if rows.shape[1]:
+        last = np.take_along_axis(raw, np.maximum(n_results - 1, 0)[:, None], axis=1)[:, 0]
+        has_top = (n_results > 1) & (raw[:, 0] > 0)
+        flat = np.where(has_top, last / np.where(raw[:, 0] > 0, raw[:, 0], 1.0), np.nan)
+    runs = [find_runs(text) for text in questions]
+    identifiers = np.array([sum(map(is_identifier, part)) / max(len(part), 1) for part in runs])
+    others = batch.other_rows
+    return {
+        "synonym": lacking,
+        "related_concept": np.clip(1.0 - best, 0.0, 1.0),
+        "code_pattern": np.maximum(missing, identifiers * (1.0 - first)),
+        "reformulation": none if others is None else 1.0 - _overlap(rows, others[:, :k]),
+        "hypernym": rarity * lacking**0.5,
+        "negative_sampling": _alikeness(context.words.chunk_vectors, rows) * (together < 1.0),
+        "hyponym": (1.0 - rarity) * flat,
+    }, uncovered
+
+
+def _overlap(rows: Int32Array, others: Int32Array) -> FloatArray:
+    """Compute the share of the shorter list that the other list holds; NaN if one is empty."""
+    same = (rows[:, :, None] == others[:, None, :]) & (rows >= 0)[:, :, None]
+    both = same.any(axis=2).sum(axis=1)
+    size = np.minimum((rows >= 0).sum(axis=1), (others >= 0).sum(axis=1))
+    return np.where(size > 0, both / np.maximum(size, 1), np.nan)
+
+
+def _alikeness(vectors: Float32Array, rows: Int32Array) -> FloatArray:
+    """Compute the mean cosine of retrieved chunks with each other; NaN for fewer than two."""
+    has_chunk = rows >= 0
+    sums = np.where(has_chunk[:, :, None], vectors[np.maximum(rows, 0)], 0.0).sum(axis=1)
+    count = has_chunk.sum(axis=1)
+    pairs = (np.einsum("nd,nd->n", sums, sums) - count) / np.maximum(count * (count - 1), 1)
+    return np.where(count > 1, pairs, np.nan).astype(np.float64)
+
+
+# ---- The record of the rounds: a row for each question and expansion, and the reason of each end.
 
 Stopped = Literal["threshold", "max_iterations", "max_expansions", "no_viable_strategy", "failed"]
 
@@ -131,13 +277,7 @@ EXPANSIONS_FRAME: Final = schema(
     unique_result_count=("int", "those that no earlier text of this question had retrieved"),
     confidence_before=("float", "retrieval confidence before this round"),
     confidence_after=("float", "and after merging"),
-    basis=(
-        "str",
-        (
-            "calibrated | heuristic_v0@<the places of the list that it read>: "
-            "where the confidence comes from"
-        ),
-    ),
+    basis=("str", "source of the confidence: calibrated, or heuristic_v0@<ranks that it read>"),
     seconds=("float", "this query's share of the round's time, expanding and retrieving"),
     stopped=("str", "why the rounds ended after this one; empty where another follows"),
 )
@@ -159,34 +299,34 @@ def list_expansions(steps: "pd.DataFrame") -> dict[int, list[dict[str, object]]]
 
 
 @dataclasses.dataclass(frozen=True)
+class IterativeFacts:
+    """Source of the confidence, and counts of the rounds of an iterative strategy, by name."""
+
+    basis: str
+    n_rounds: int
+    stops: dict[str, int]
+    not_viable: dict[str, int]
+    suggestions_failed: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
 class Iterated:
     """Rankings of n questions after all rounds.
 
     A question without expansions keeps its list of the first ranking. `steps` is an
     EXPANSIONS_FRAME, sorted by question and round. `stopped` [n] says why each question's rounds
-    ended. `basis` is the source of the confidence values. `rounds` are the rows of the first
-    ranking and of the ranking after each round. `not_viable` counts how often each strategy was
-    chosen and had nothing to add.
+    ended. `rounds` int [n_rounds, n, depth] are the rows of the first ranking and of the ranking
+    after each round.
     """
 
     ranking: Ranking
     steps: "pd.DataFrame"
     stopped: tuple[Stopped, ...]
-    basis: str
-    rounds: tuple[Int32Array, ...]
-    not_viable: dict[ExpansionName, int]
-
-    def stacked_rounds(self) -> IntArray:
-        """Combine the rounds in one array, [n_rounds, n, depth], padded with -1."""
-        width = max(rows.shape[1] for rows in self.rounds)
-        padded = (
-            np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1)
-            for rows in self.rounds
-        )
-        return np.asarray(np.stack([*padded]), dtype=np.int64)
+    rounds: IntArray
+    facts: IterativeFacts
 
 
-# ---- The effect of expansions: recovered misses, lost hits, cost and verdict
+# ---- The effect of expansions: recovered misses, lost hits, cost and verdict.
 
 RECOVERS: Final = "recovers more than it loses"
 HARMS: Final = "harms more than it recovers"
@@ -194,22 +334,21 @@ UNDECIDED: Final = "no difference shown"
 OVERALL: Final = "overall"
 
 
-def harm(
-    rounds: Sequence[Int32Array],
+def _account(
+    rounds: Sequence[Int32Array] | IntArray,
     steps: "pd.DataFrame",
     recall: Callable[[Int32Array], FloatArray],
     gold: SharedGold,
 ) -> list[ExpansionAccount]:
     """Return the effect of all rounds first, then the effect of each used strategy.
 
-    `rounds` and `steps` are those of `Iterated`. `recall` computes recall@K [n] from the rows of a
-    ranking [n, depth]. NaN marks a question without gold, which is not counted. `gold` is that of
-    the n questions.
+    `recall` computes recall@K [n] from the rows of a ranking [n, depth]. NaN marks a question
+    without gold, which is not counted. `gold` is that of the n questions.
     """
     values = np.stack([recall(rows) for rows in rounds])
     eligible = ~np.isnan(values[0])
 
-    def account(
+    def compare(
         name: str, expanded: "pd.DataFrame", before: FloatArray, after: FloatArray
     ) -> ExpansionAccount:
         counted = expanded[eligible[expanded["question"]]]
@@ -231,7 +370,7 @@ def harm(
             verdict=RECOVERS if (low or 0) > 0 else HARMS if (high or 0) < 0 else UNDECIDED,
         )
 
-    accounts = [account(OVERALL, steps, values[0], values[-1])]
+    accounts = [compare(OVERALL, steps, values[0], values[-1])]
     by_strategy = dict(iter(steps.groupby("strategy")))
     for name in filter(by_strategy.__contains__, EXPANSIONS):
         question, iteration = by_strategy[name][["question", "iteration"]].to_numpy().T
@@ -239,7 +378,7 @@ def harm(
         # A strategy is tried at most once for a question.
         before[question] = values[iteration - 1, question]
         after[question] = values[iteration, question]
-        accounts.append(account(name, by_strategy[name], before, after))
+        accounts.append(compare(name, by_strategy[name], before, after))
     return accounts
 
 
@@ -249,17 +388,16 @@ def account_for_rounds(runs: AnyRuns, name: str) -> IterativeAccount:
     facts, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k
     if facts is None or run.rounds is None or run.expansions is None:
         raise RuntimeError(f"{name} was not run in rounds")
-    rounds, level = list(run.rounds), runs.config.level
 
     def recall(rows: Int32Array) -> FloatArray:
         scores = score_strategy({0: rows.astype(np.int64)}, gold, [k])
-        return scores.column(level, f"R@{k}")
+        return scores.column(runs.config.level, f"R@{k}")
 
     def mean_recall(rows: Int32Array) -> float | None:
         values = within_query(recall(rows)[:, None], gold.query_of, len(gold.queries))
         return number(float(np.nanmean(values))) if np.isfinite(values).any() else None
 
-    harms = harm(rounds, run.expansions, recall, gold.shared.take(gold.query_of))
+    accounts = _account(run.rounds, run.expansions, recall, gold.shared.take(gold.query_of))
     return IterativeAccount(
         base=spec.base,
         basis=facts.basis,
@@ -267,52 +405,51 @@ def account_for_rounds(runs: AnyRuns, name: str) -> IterativeAccount:
         stops=facts.stops,
         not_viable=facts.not_viable,
         suggestions_failed=facts.suggestions_failed,
-        recall_before=mean_recall(rounds[0]),
-        recall_after=mean_recall(rounds[-1]),
+        recall_before=mean_recall(run.rounds[0]),
+        recall_after=mean_recall(run.rounds[-1]),
         k=k,
-        accounts=harms,
-        verdict=harms[0].verdict,
+        accounts=accounts,
+        verdict=accounts[0].verdict,
     )
 
 
-# ---- Fusion: the lists of several wordings become one ranking in which expansions weigh less
+# ---- Fusion: the lists of several wordings become one ranking in which expansions weigh less.
 
 RANK_CONSTANT = 60.0
-_ARRAYS: Final = ("rows", "raw", "norm", "k_pos", "rerank", "candidates")
+Weighted = tuple[Ranking, IntArray, FloatArray]
+"""Lists of some questions, with the places of these questions and the weight of each list."""
 
 
-def _merge(lists: Sequence[Ranking], weights: FloatArray, depth: int) -> Ranking:
-    """Fuse lists of the same n questions and keep `depth` ranks.
+def _merge(lists: Sequence[Weighted], n: int, depth: int) -> Ranking:
+    """Fuse lists of n questions, each question with its original list, and keep `depth` ranks.
 
-    `lists` holds the lists of the original questions, then the lists of the expansions. A question
-    without an expansion has an empty row. `weights` [n, len(lists)] are at least 0, and positive
-    for the original list. In the result `raw` is the best score that any list gave a chunk. `norm`
-    is the weighted mean over all lists, in [0, 1].
+    Lists of weight 0 are left out. In the result `raw` is the best score that any list gave a
+    chunk. `norm` is the weighted mean over all lists, in [0, 1].
     """
-    n = len(weights)
-    rows = np.concatenate([part.rows for part in lists], axis=1)
-    raws = np.concatenate([part.raw for part in lists], axis=1)
-    weight = np.repeat(weights, [part.rows.shape[1] for part in lists], axis=1)
-    shares = np.concatenate([_score_ranks(part) for part in lists], axis=1) * weight
-    query, place = np.nonzero((rows >= 0) & (weight > 0))
-    width = int(rows.max(initial=0)) + 1
-    codes, inverse = np.unique(
-        query.astype(np.int64) * width + rows[query, place], return_inverse=True
-    )
-    sums = np.bincount(inverse, shares[query, place], minlength=len(codes))
+    total, candidates = np.zeros(n), np.zeros(n, dtype=np.int64)
+    entries: list[tuple[npt.NDArray[Any], ...]] = []
+    for part, places, weight in lists:
+        total[places] += weight
+        candidates[places] = np.maximum(candidates[places], part.candidates)
+        row, column = np.nonzero(part.has_chunk & (weight > 0)[:, None])
+        shares = (_score_ranks(part) * weight[:, None])[row, column]
+        entries.append((places[row], part.rows[row, column], part.raw[row, column], shares))
+    query, chunks, raws, shares = map(np.concatenate, zip(*entries, strict=True))
+    width = int(chunks.max(initial=0)) + 1
+    codes, inverse = np.unique(query * width + chunks, return_inverse=True)
+    sums = np.bincount(inverse, shares, minlength=len(codes))
     top = np.full(len(codes), -np.inf)
-    np.maximum.at(top, inverse, raws[query, place])
+    np.maximum.at(top, inverse, raws)
     owner, chunk = codes // width, codes % width
     counts = np.bincount(owner, minlength=n)
     column = np.arange(len(codes)) - (np.cumsum(counts) - counts)[owner]
     shape = (n, max(int(counts.max(initial=0)), depth))
     union, scores = np.full(shape, -1, dtype=np.int32), np.full(shape, -np.inf)
-    union[owner, column], scores[owner, column] = chunk, sums / weights.sum(axis=1)[owner]
+    union[owner, column], scores[owner, column] = chunk, sums / total[owner]
     union, scores = order(union, scores, depth, FUSED_ROUNDING)
     question, rank = np.nonzero(union >= 0)
     raw = np.zeros(union.shape)
     raw[question, rank] = top[np.searchsorted(codes, question * width + union[question, rank])]
-    candidates = np.max([part.candidates for part in lists], axis=0).astype(np.int64)
     return ranking(union, raw, scores, np.maximum(candidates, counts))
 
 
@@ -323,155 +460,92 @@ def _score_ranks(part: Ranking) -> FloatArray:
     return np.where(part.has_chunk, np.where(reranked, by_rank, part.norm), 0.0)
 
 
-def _spread(part: Ranking, places: IntArray, n: int) -> Ranking:
-    """Place the lists of some questions among n lists; the other lists are empty."""
-    row, absent = np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
-    row[places], absent[places] = np.arange(len(places)), False
-    spread = Ranking(*(getattr(part, name)[row] for name in _ARRAYS)).blank(absent)
-    return dataclasses.replace(spread, candidates=np.where(absent, 0, spread.candidates))
-
-
-def _replace(whole: Ranking, part: Ranking, chosen: BoolArray) -> Ranking:
-    """Replace the lists of the chosen questions [n]."""
-    arrays = {name: getattr(whole, name).copy() for name in _ARRAYS}
-    for name, array in arrays.items():
-        array[chosen] = getattr(part, name)[chosen]
+def _replace(whole: Ranking, part: Ranking, places: IntArray) -> Ranking:
+    """Replace the lists of some questions."""
+    arrays = {}
+    for name in ("rows", "raw", "norm", "k_pos", "rerank", "candidates"):
+        arrays[name] = getattr(whole, name).copy()
+        arrays[name][places] = getattr(part, name)[places]
     return dataclasses.replace(whole, **arrays)
 
 
-# ---- The rounds
+# ---- The rounds.
 
 Risk = Callable[[RankedBatch], tuple[FloatArray, str]]
 Search = Callable[[list[str]], Ranking]
 
-WEIGHTS: Final[Mapping[ExpansionName, float]] = MappingProxyType(
-    {
-        "synonym": 0.6,
-        "related_concept": 0.7,
-        "reformulation": 0.4,
-        "hypernym": 0.4,
-        "hyponym": 0.25,
-        "code_pattern": 1.0,
-        "negative_sampling": 0.25,
-    }
-)
+WEIGHTS: Final[Mapping[ExpansionName, float]] = {
+    "synonym": 0.6,
+    "related_concept": 0.7,
+    "reformulation": 0.4,
+    "hypernym": 0.4,
+    "hyponym": 0.25,
+    "code_pattern": 1.0,
+    "negative_sampling": 0.25,
+}
 """Weight of each expansion's scores in the merge. The original list has weight 1.
 
 The weight is multiplied by the estimated miss rate of the first retrieval, because a merge can
 only lose chunks that the first retrieval found. The weights were chosen on one half of SciFact's
 groups. The choice of the factor used pandas_api too.
 """
-
-
 FALLBACK: Final[ExpansionName] = "reformulation"
 """Strategy for a question with low confidence for which no gap names a viable strategy."""
 
 
-class _Rounds:
-    """State of a batch between its rounds."""
+class _Questions:
+    """What was tried for each of n questions, and why its rounds ended."""
 
-    def __init__(
-        self, first: Ranking, context: ExpansionContext, spec: Iterative, search: Search, risk: Risk
-    ) -> None:
-        n = len(context.questions)
-        self.spec, self.search, self.risk = spec, search, risk
-        self.context, self.ranking = context, first
-        self.lists, self.weights, self.rounds = [first], np.ones((n, 1)), [first.rows]
-        self.missed, self.basis = risk(context.batch)
-        self.first_miss = self.missed
-        self.tried: list[set[ExpansionName]] = [set() for _ in range(n)]
-        self.asked = [{text} for text in context.questions]
+    def __init__(self, texts: Sequence[str], failed: BoolArray | None) -> None:
+        n = len(texts)
+        self.asked = [{text} for text in texts]
+        self.tried: list[set[ExpansionName]] = [set() for _ in texts]
         self.stopped: list[Stopped | None] = [None] * n
-        self.steps: list[dict[str, object]] = []
-        self.not_viable: Counter[ExpansionName] = Counter()
+        if failed is not None:
+            self.stopped = ["failed" if broken else None for broken in failed]
+        self.not_viable: Counter[str] = Counter()
 
-    @property
-    def confidence(self) -> FloatArray:
-        """Retrieval confidence of the current lists, [n]."""
-        return 1.0 - self.missed
-
-    def stop(self, places: IntArray, why: Stopped) -> None:
-        """End the rounds of some questions and keep the first reason."""
-        for place in places.tolist():
-            self.stopped[place] = self.stopped[place] or why
-
-    def active(self) -> IntArray:
-        """Return the indices of the questions that still take part in the rounds."""
+    def continue_round(self, iteration: int, confidence: FloatArray, spec: Iterative) -> IntArray:
+        """Stop the questions that are confident enough or out of budget; return the others."""
+        for place, why in enumerate(self.stopped):
+            if why is not None:
+                continue
+            if confidence[place] >= spec.min_recall:
+                self.stopped[place] = "threshold"
+            elif iteration > spec.max_iterations:
+                self.stopped[place] = "max_iterations"
+            elif len(self.asked[place]) > spec.max_expansions:
+                self.stopped[place] = "max_expansions"
         return np.flatnonzero([why is None for why in self.stopped])
 
-    def choose(self, active: IntArray, k: int) -> dict[int, tuple[ExpansionName, str]]:
-        """Choose a viable strategy and its expanded text for each question, severest gap first.
-
-        Without a viable strategy of a gap, FALLBACK is chosen.
-        """
-        allowed, gaps = set(self.spec.expansions), mitigations(self.context, active, k)
+    def choose(
+        self, context: ExpansionContext, active: IntArray, k: int, spec: Iterative
+    ) -> dict[int, tuple[ExpansionName, str]]:
+        """Choose a viable strategy and its expanded text for each question, severest gap first."""
         queues: dict[int, list[ExpansionName]] = {}
-        for place, names in zip(active.tolist(), gaps, strict=True):
-            left = allowed - self.tried[place]
-            queues[place] = [name for name in dict.fromkeys([*names, FALLBACK]) if name in left]
+        gaps_of = semantic_gaps(context, active, k, every_word=True)
+        for place, gaps in zip(active.tolist(), gaps_of, strict=True):
+            names = dict.fromkeys([*(gap.mitigation for gap in gaps), FALLBACK])
+            left = {*spec.expansions} - self.tried[place]
+            queues[place] = [name for name in names if name in left]
         chosen: dict[int, tuple[ExpansionName, str]] = {}
         while queues := {place: queue for place, queue in queues.items() if queue}:
             wanted: dict[ExpansionName, list[int]] = {}
             for place, queue in queues.items():
                 wanted.setdefault(queue.pop(0), []).append(place)
             for name, places in wanted.items():
-                texts = STRATEGIES[name](self.context, np.array(places, dtype=np.int64))
+                texts = expand(name, context, np.array(places, dtype=np.int64))
                 for place, text in zip(places, texts, strict=True):
                     self.tried[place].add(name)
                     if text is None or text in self.asked[place]:
                         self.not_viable[name] += 1
                     else:
+                        self.asked[place].add(text)
                         chosen[place] = name, text
                         del queues[place]
+        for place in set(active.tolist()) - chosen.keys():
+            self.stopped[place] = "no_viable_strategy"
         return dict(sorted(chosen.items()))
-
-    def run(self, iteration: int, active: IntArray, k: int) -> None:
-        """Expand, retrieve and merge once for the active questions."""
-        started = time.perf_counter()
-        chosen = self.choose(active, k)
-        self.stop(np.setdiff1d(active, list(chosen)), "no_viable_strategy")
-        if not chosen:
-            return
-        places = np.array(list(chosen), dtype=np.int64)
-        names, texts = zip(*chosen.values(), strict=True)
-        expansions = self.search(list(texts))
-        earlier_rows = np.hstack([part.rows[places] for part in self.lists]).tolist()
-        steps = {
-            "question": places,
-            "iteration": iteration,
-            "strategy": names,
-            "original": [self.context.questions[place] for place in chosen],
-            "expanded": texts,
-            "result_count": expansions.has_chunk.sum(axis=1),
-            "unique_result_count": [
-                len({*found} - {-1, *earlier})
-                for found, earlier in zip(expansions.rows.tolist(), earlier_rows, strict=True)
-            ],
-            "confidence_before": self.confidence[places],
-            "seconds": (time.perf_counter() - started) / len(places),
-            "stopped": "",
-        }
-        self._merge(expansions, places, np.array([WEIGHTS[name] for name in names]))
-        for place, text in zip(chosen, texts, strict=True):
-            self.asked[place].add(text)
-        steps |= {"confidence_after": self.confidence[places], "basis": self.basis}
-        self.steps.append(steps)
-
-    def _merge(self, new: Ranking, places: IntArray, weights: FloatArray) -> None:
-        """Merge the lists of expansions into the lists of their questions, and estimate anew."""
-        self.lists.append(_spread(new, places, len(self.asked)))
-        column = np.zeros(len(self.asked))
-        # an empty or failed list gets weight 0, so that it does not lower the merged scores
-        has_list = new.has_chunk.any(axis=1)
-        column[places] = np.where(has_list, weights * self.first_miss[places], 0.0)
-        self.weights = np.column_stack([self.weights, column])
-        fused = _merge(self.lists, self.weights, self.ranking.rows.shape[1])
-        self.ranking = _replace(self.ranking, fused, column > 0)
-        rows, raw, norm = self.ranking.rows, self.ranking.raw, self.ranking.norm
-        batch = dataclasses.replace(self.context.batch, rows=rows, raw=raw, norm=norm)
-        self.context = dataclasses.replace(self.context, batch=batch)
-        self.rounds.append(self.ranking.rows)
-        self.missed, self.basis = self.risk(batch)
 
 
 def iterate(
@@ -488,31 +562,66 @@ def iterate(
     `first` is their ranking by the base, and `context.batch` holds the same lists. `spec` has the
     thresholds, the budget and the permitted expansions. `search` retrieves with the base for any
     texts, as deep as `first`. `risk` estimates the probability of a miss [n] and names its source.
-    The source is `calibrated`, or `heuristic_v0@` with the ranks that the estimate read. Gaps are
-    searched in the first `k` ranks.
+    Gaps are searched in the first `k` ranks.
     """
     import pandas as pd
 
-    state = _Rounds(first, context, spec, search, risk)
-    if first.failed is not None:
-        state.stop(np.flatnonzero(first.failed), "failed")
-    for iteration in range(1, spec.max_iterations + 1):
-        active = state.active()
-        state.stop(active[state.confidence[active] >= spec.min_recall], "threshold")
-        spent = np.array([len(texts) > spec.max_expansions for texts in state.asked])
-        state.stop(np.flatnonzero(spent), "max_expansions")
-        if not len(active := state.active()):
+    n, merged, rounds = len(context.questions), first, [first.rows]
+    lists: list[Weighted] = [(first, np.arange(n), np.ones(n))]
+    state = _Questions(context.questions, first.failed)
+    first_miss, basis = risk(context.batch)
+    confidence, tables = 1.0 - first_miss, [make_frame(EXPANSIONS_FRAME, [])]
+    for iteration in range(1, spec.max_iterations + 2):
+        active, started = state.continue_round(iteration, confidence, spec), time.perf_counter()
+        if not len(active) or not (chosen := state.choose(context, active, k, spec)):
             break
-        state.run(iteration, active, k)
-    left = state.active()
-    state.stop(left[state.confidence[left] >= spec.min_recall], "threshold")
-    stopped = tuple(why or "max_iterations" for why in state.stopped)
-    steps = make_frame(EXPANSIONS_FRAME, [])
-    if state.steps:
-        steps = pd.concat(map(pd.DataFrame, state.steps), ignore_index=True)[list(steps)]
-        steps = steps.sort_values(["question", "iteration"], ignore_index=True)
-        last = ~steps["question"].duplicated(keep="last")
-        steps.loc[last, "stopped"] = [stopped[place] for place in steps.loc[last, "question"]]
-    rounds = tuple(state.rounds)
+        places = np.array([*chosen])
+        names, texts = zip(*chosen.values(), strict=True)
+        new, earlier = search(list(texts)), _rows_of(lists, n)
+        step = {
+            "question": places,
+            "iteration": iteration,
+            "strategy": names,
+            "original": context.texts(places),
+            "expanded": texts,
+            "result_count": new.has_chunk.sum(axis=1),
+            "unique_result_count": [
+                len({*rows} - {-1} - earlier[place])
+                for place, rows in zip(chosen, new.rows.tolist(), strict=True)
+            ],
+            "confidence_before": confidence[places],
+            "seconds": (time.perf_counter() - started) / len(places),
+            "stopped": "",
+        }
+        # an empty or failed list gets weight 0, so that it does not lower the merged scores
+        weights = np.array([WEIGHTS[name] for name in names]) * first_miss[places]
+        weights = np.where(new.has_chunk.any(axis=1), weights, 0.0)
+        lists.append((new, places, weights))
+        fused = _merge(lists, n, first.rows.shape[1])
+        merged = _replace(merged, fused, places[weights > 0])
+        parts = {name: getattr(merged, name) for name in ("rows", "raw", "norm")}
+        context = dataclasses.replace(context, batch=dataclasses.replace(context.batch, **parts))
+        rounds.append(merged.rows)
+        missed, basis = risk(context.batch)
+        confidence = 1.0 - missed
+        step |= {"confidence_after": confidence[places], "basis": basis}
+        tables.append(pd.DataFrame(step))
+    steps = pd.concat(tables[1:] or tables, ignore_index=True)
+    steps = steps.sort_values(["question", "iteration"], ignore_index=True)
+    last = ~steps["question"].duplicated(keep="last")
+    steps.loc[last, "stopped"] = [state.stopped[place] for place in steps.loc[last, "question"]]
+    stopped = tuple(why for why in state.stopped if why is not None)
+    failed = context.suggester.failed if context.suggester else Counter[str]()
+    counts: list[Counter[str]] = [Counter(stopped), state.not_viable, failed]
+    facts = IterativeFacts(basis, len(rounds), *(dict(sorted(count.items())) for count in counts))
     steps = EXPANSIONS_FRAME.check(steps)
-    return Iterated(state.ranking, steps, stopped, state.basis, rounds, dict(state.not_viable))
+    return Iterated(merged, steps, stopped, np.stack(rounds).astype(np.int64), facts)
+
+
+def _rows_of(lists: Sequence[Weighted], n: int) -> list[set[int]]:
+    """Collect the chunk rows that each question retrieved so far."""
+    rows_of: list[set[int]] = [set() for _ in range(n)]
+    for part, places, _ in lists:
+        for place, rows in zip(places.tolist(), part.rows.tolist(), strict=True):
+            rows_of[place].update(rows)
+    return rows_of

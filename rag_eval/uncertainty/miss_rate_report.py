@@ -22,26 +22,9 @@ from rag_eval.core.records import (
     Unit,
 )
 from rag_eval.core.types import BinaryTarget, Level, Status
-from rag_eval.uncertainty.confidence_values import Deterministic, Measured, parse
+from rag_eval.uncertainty.confidence import CorpusCoverage, Measured, parse
 
 # ---- Miss rates and their calibration.
-
-
-class CoverageCount(Record):
-    """A count of a total, with its confidence."""
-
-    n: Count
-    of: Count
-    confidence: Annotated[Deterministic, BeforeValidator(parse)]
-
-
-class CorpusCoverage(Record):
-    """Parts of the corpus that retrieval can return."""
-
-    documents_indexed: CoverageCount
-    text_in_chunks: CoverageCount
-    chunks_admitted: CoverageCount
-    chunks_embedded: dict[str, CoverageCount]
 
 
 class AddedOutcomes(Record):

@@ -1,12 +1,8 @@
-"""The opened index of a gold set: its strategies, ready to search, and batches of their rankings.
-
-An iterative strategy searches in rounds of expansion around its base.
-"""
+"""The opened index of a gold set: strategies ready to search, and batches of their rankings."""
 
 import dataclasses
 import functools
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,6 +15,7 @@ from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import DISCOUNTING
+from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.run_scores import AnyRuns
 from rag_eval.retrieval.chroma import open_chroma
 from rag_eval.retrieval.dense import ExactSearch
@@ -34,25 +31,13 @@ from rag_eval.uncertainty.calibrators import (
     read_calibrator,
     strategy_fingerprint,
 )
-from rag_eval.uncertainty.estimator import MissRateModel
-from rag_eval.uncertainty.expansion import (
-    ChatSuggester,
-    CorpusWords,
-    ExpansionContext,
-)
+from rag_eval.uncertainty.expansion import ChatSuggester, CorpusWords, ExpansionContext
 from rag_eval.uncertainty.heuristic import HEURISTIC, heuristic_v0
 from rag_eval.uncertainty.iterative import Iterated, Iterative, iterate
-from rag_eval.uncertainty.signals import (
-    SIGNALS,
-    RankedBatch,
-    TermSpace,
-    batch_of_texts,
-    signals,
-)
-from rag_eval.uncertainty.traffic import Again
+from rag_eval.uncertainty.signals import SIGNALS, RankedBatch, TermSpace, signals
+from rag_eval.uncertainty.traffic import Claim
 
 SECOND_DEPTH = 100
-CALIBRATED = "calibrated"
 
 
 def stability_embedding(config: GoldSetConfig) -> Embedding:
@@ -68,11 +53,7 @@ class OpenIndex:
     """
 
     def __init__(
-        self,
-        config: GoldSetConfig,
-        settings: Settings,
-        places: Places,
-        table: ChunkTable,
+        self, config: GoldSetConfig, settings: Settings, places: Places, table: ChunkTable
     ) -> None:
         self.config, self.settings, self.places, self.table = config, settings, places, table
         local = [spec for spec in config.strategies if isinstance(spec, LocalStrategy)]
@@ -103,18 +84,12 @@ class OpenIndex:
         return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
     def can_be_asked(self, spec: Strategy, text: str) -> bool:
-        """Check whether `batch` can rank a wording outside the gold set.
-
-        A file of vectors must hold the vector of the wording.
-        """
+        """Check whether `batch` can rank a wording: a file of vectors must hold its vector."""
         embedding = self.config.base_of(spec).embeds_with or stability_embedding(self.config)
         return self.index.source(embedding).can_embed(text)
 
     def batch(self, spec: Strategy, texts: list[str], ranking: Ranking) -> RankedBatch:
-        """Make the batch of the rankings of n wordings by one strategy.
-
-        The batch treats no question as a wording of another question.
-        """
+        """Make the batch of the rankings of n wordings, each of a question of its own."""
         base = self.config.base_of(spec)
         source = None if base.embeds_with is None else self.index.source(base.embeds_with)
         # The second retriever uses vectors for a lexical strategy, and BM25 for all others.
@@ -122,8 +97,6 @@ class OpenIndex:
         if base.second == "bm25":
             other = bm25s_engine(self.index).search(terms, SECOND_DEPTH)
         else:
-            # A file of vectors only has the wordings of the gold set. `can_be_asked` excludes
-            # other texts.
             second = self.index.source(stability_embedding(self.config))
             vectors = second.query_vectors(texts)
             other = ExactSearch(second.chunk_vectors()).search(vectors, SECOND_DEPTH)
@@ -175,28 +148,18 @@ def steering_calibrator(
     return accepted.calibrator_id if accepted.status in DISCOUNTING else ""
 
 
-@dataclasses.dataclass(frozen=True)
-class IterativeFacts:
-    """Counts of the rounds of an iterative strategy, by name."""
-
-    basis: str
-    n_rounds: int
-    stops: dict[str, int]
-    not_viable: dict[str, int]
-    suggestions_failed: dict[str, int]
-
-
 class IterativeStrategy(ReadyStrategy):
     """A ready strategy that searches in rounds of expansion.
 
     `spec` is the configuration of the base, so the port serves this strategy as that kind. The
     calibrator `steered_by` steers the rounds. Without a calibrator, the heuristic steers them.
-    `variants` (VARIANTS) of the gold set, if any, give the known groups of its wordings.
+    `variants` (VARIANTS) of the gold set, if any, give the known groups of its wordings. `last`
+    are the rounds of the last search.
     """
 
     def __init__(
         self,
-        opened: "OpenIndex",
+        opened: OpenIndex,
         iterative: Iterative,
         steered_by: str,
         variants: pd.DataFrame | None,
@@ -209,20 +172,16 @@ class IterativeStrategy(ReadyStrategy):
                 found=iterative.base,
                 accepted="a base of kind bm25, or one whose embedding names a model",
             )
-        base = opened.strategies[iterative.base]
-        super().__init__(base.spec, base.index)
-        self.name, self.iterative, self.base = iterative.name, iterative, base
-        self._opened, self.steered_by = opened, steered_by
-        self.index_hash = iterative.index_hash(base.index_hash, steered_by, opened.settings)
-        self._model: MissRateModel | None = None
-        self._groups: dict[str, str] = {}
+        self.base, self.steered_by = opened.strategies[iterative.base], steered_by
+        super().__init__(self.base.spec, self.base.index)
+        self.name, self._iterative, self._opened = iterative.name, iterative, opened
+        self.index_hash = iterative.index_hash(self.base.index_hash, steered_by, opened.settings)
+        self._steering, self._groups = None, dict[str, str]()
         if steered_by:
             body = read_calibrator(opened.places.home, steered_by)
-            steering = KeptCalibrator.from_json(body)
-            self._model = steering.model
-            self._groups = groups_of_wordings(variants, steering.group_of_query)
+            self._steering = KeptCalibrator.from_json(body)
+            self._groups = groups_of_wordings(variants, self._steering.group_of_query)
         self.last: Iterated | None = None
-        """Rounds of the last search."""
 
     def search(
         self,
@@ -237,71 +196,41 @@ class IterativeStrategy(ReadyStrategy):
 
         Questions with a retrieval confidence below `min_recall` are expanded.
         """
-        config = self._opened.config
-        k = config.uncertainty.k
+        k = self._opened.config.uncertainty.k
         search = functools.partial(
-            self.base.search,
-            depth=max(depth, k),
-            seed=seed,
-            allowed=allowed,
-            cached=cached,
+            self.base.search, depth=max(depth, k), seed=seed, allowed=allowed, cached=cached
         )
         first = search(queries)
-        context = ExpansionContext(
-            self._opened.batch(self.base.spec, queries, first),
-            queries,
-            self._opened.words,
-            self._suggester,
-        )
+        batch = self._opened.batch(self.base.spec, queries, first)
+        context = ExpansionContext(batch, queries, self._opened.words, self._suggester)
+        groups = [self._groups.get(text, "") for text in queries]
 
         def risk(batch: RankedBatch) -> tuple[FloatArray, str]:
-            if self._model is None:
-                # At a depth of ten the heuristic sees too little to expand any question.
-                whole = min(config.depth, batch.rows.shape[1])
-                return heuristic_v0(batch, whole), f"{HEURISTIC}@{whole}"
-            return self._model.predict(
-                signals(batch, k), SIGNALS, [self._groups.get(text, "") for text in queries]
-            ), CALIBRATED
+            if self._steering is not None:
+                model = self._steering.model
+                return model.predict(signals(batch, k), SIGNALS, groups), "calibrated"
+            # At a depth of ten the heuristic sees too little to expand any question.
+            whole = min(self._opened.config.depth, batch.rows.shape[1])
+            return heuristic_v0(batch, whole), f"{HEURISTIC}@{whole}"
 
-        self.last = iterate(first, context, self.iterative, search=search, risk=risk, k=k)
+        self.last = iterate(first, context, self._iterative, search=search, risk=risk, k=k)
         return self.last.ranking.cut(depth)
-
-    def account(self) -> "IterativeFacts":
-        """Describe the last search."""
-        if self.last is None:
-            raise RuntimeError(f"{self.name} has not searched yet")
-        chat = self._suggester
-        failed = chat.failed if chat else {}
-        return IterativeFacts(
-            basis=self.last.basis,
-            n_rounds=len(self.last.rounds),
-            stops=dict(sorted(Counter(self.last.stopped).items())),
-            not_viable=dict(sorted(self.last.not_viable.items())),
-            suggestions_failed=dict(sorted(failed.items())),
-        )
 
     @functools.cached_property
     def _suggester(self) -> ChatSuggester | None:
-        """The configured chat endpoint that rewords questions; None without one.
-
-        Its replies share the cache of the answers.
-        """
-        name, settings = self.iterative.endpoint, self._opened.settings
+        """The configured chat endpoint; its replies share the cache of the answers."""
+        name, settings = self._iterative.endpoint, self._opened.settings
         if name is None:
             return None
         endpoint = settings.find_endpoint(name, f"strategies.{self.name}.endpoint")
-        return ChatSuggester(
-            ChatClient(endpoint, ChatCache(open_store(settings))), threads=endpoint.concurrency
-        )
+        client = ChatClient(endpoint, ChatCache(open_store(settings)))
+        return ChatSuggester(client, threads=endpoint.concurrency)
 
 
 def groups_of_wordings(
     variants: pd.DataFrame | None, group_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """Map each wording of the gold set to its group.
-
-    The group selects a fit that saw no outcome of the wording.
-    """
+    """Map each wording of the gold set to its group, which selects a fit without its outcomes."""
     if variants is None:
         return {}
     pairs = zip(variants["query_id"], variants["group_id"], strict=True)
@@ -316,54 +245,95 @@ def stored_batches(runs: AnyRuns, opened: OpenIndex, name: str) -> dict[int, Ran
     """Make the batches of a stored run by seed, with variants as rows.
 
     When all units of an external retriever are chunks of the corpus, the batches hold chunks.
-    Otherwise the batches hold units.
+    Otherwise the units are the term space, without a second retriever.
     """
     spec, texts = runs.spec(name), runs.gold_variants.texts
     question = np.asarray(runs.gold.query_of, dtype=np.int64)
     seeds, run = runs.runs[name].about.seeds, runs.runs[name].run
     lists = {seed: read_ranking(run, seed, len(texts), runs.config.depth) for seed in seeds}
+    make = functools.partial(opened.batch, spec, texts)
     if spec.own_units:
         units = runs.units(name)
         chunk_of = units["chunk"].to_numpy()
         if not len(chunk_of) or (chunk_of < 0).any():
-            unit_texts = units["text"].tolist()
-            return {
-                seed: dataclasses.replace(
-                    batch_of_texts(unit_texts, texts, ranking), question=question
-                )
-                for seed, ranking in lists.items()
-            }
-        for seed, ranking in lists.items():
-            rows = np.where(ranking.rows >= 0, chunk_of[np.maximum(ranking.rows, 0)], -1)
-            lists[seed] = dataclasses.replace(ranking, rows=rows.astype(np.int32))
-    batches = {seed: opened.batch(spec, texts, ranking) for seed, ranking in lists.items()}
-    return {seed: dataclasses.replace(batch, question=question) for seed, batch in batches.items()}
+            make = functools.partial(_batch_of_units, units["text"].tolist(), texts)
+        else:
+            for seed, ranking in lists.items():
+                rows = np.where(ranking.rows >= 0, chunk_of[np.maximum(ranking.rows, 0)], -1)
+                lists[seed] = dataclasses.replace(ranking, rows=rows.astype(np.int32))
+    return {
+        seed: dataclasses.replace(make(ranking), question=question)
+        for seed, ranking in lists.items()
+    }
+
+
+def _batch_of_units(unit_texts: list[str], texts: list[str], ranking: Ranking) -> RankedBatch:
+    analyzer = Analyzer()
+    terms = analyzer.index(unit_texts)
+    n_terms = 1 + max((max(row) for row in terms if row), default=-1)
+    space, asked = TermSpace(terms, n_terms), analyzer.index(texts)
+    return RankedBatch(
+        ranking.rows, ranking.raw, ranking.norm, cosine=False, space=space, query_terms=asked
+    )
 
 
 AT_ONCE = 2000
 """Questions in one search, because the lists of a large import may not fit in memory."""
 
 
-def search_again(runs: AnyRuns, opened: OpenIndex, name: str, texts: list[str]) -> dict[str, Again]:
-    """Search questions of traffic by a strategy, with their signals.
+@dataclasses.dataclass(frozen=True)
+class TrafficFacts:
+    """Numbers of counted and uncounted claims of production traffic, with the reason."""
 
-    A question that fails, or that a file of vectors lacks, is left out. The trust filter
-    applies as for the gold set.
+    counted: int = 0
+    left_out: int = 0
+    reason: str = ""
+
+
+def count_traffic(
+    runs: AnyRuns, opened: OpenIndex, name: str, claims: Sequence[Claim], reason: str
+) -> tuple[pd.DataFrame, TrafficFacts]:
+    """Search the questions of claims again, and keep the claims that are retrieved as then.
+
+    A claim counts if its first K ids share any with the first K chunks or documents now, or both
+    are empty. A question that fails, or that a file of vectors lacks, is left out. The trust filter
+    applies as for the gold set. `reason` says why there is no claim. Returns the counted claims
+    with their signals.
     """
-    config, table, again = runs.config, opened.table, dict[str, Again]()
-    spec, steered_by = runs.spec(name), runs.runs[name].about.steered_by
-    strategy = opened.ready(spec, runs.gold_variants.variants, steered_by)
-    asked = [text for text in texts if opened.can_be_asked(spec, text)]
+    config, table = runs.config, opened.table
+    k, rows, values = config.uncertainty.k, list[tuple[str, ...]](), list[FloatArray]()
+    spec, n_searched = runs.spec(name), 0
+    texts = [
+        text
+        for text in dict.fromkeys(claim.query for claim in claims)
+        if opened.can_be_asked(spec, text)
+    ]
     allowed = runs.admitted_chunks.passes if config.trust.filter else None
-    for start in range(0, len(asked), AT_ONCE):
-        part = asked[start : start + AT_ONCE]
+    for start in range(0, len(texts), AT_ONCE):
+        strategy = opened.ready(spec, runs.gold_variants.variants, runs.runs[name].about.steered_by)
+        part = texts[start : start + AT_ONCE]
         ranking = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
-        values = signals(opened.batch(spec, part, ranking), config.uncertainty.k)
+        found = signals(opened.batch(spec, part, ranking), k)
         failed = np.zeros(len(part), dtype=bool) if ranking.failed is None else ranking.failed
-        for text, rows, row_signals, broken in zip(part, ranking.rows, values, failed, strict=True):
-            if not broken:
-                chunks = rows[rows >= 0].tolist()
-                chunk_ids = [str(table.chunk_ids[row]) for row in chunks]
-                doc_ids = [str(table.doc_ids[row]) for row in chunks]
-                again[text] = Again(chunk_ids, doc_ids, row_signals)
-    return again
+        place = {text: at for at, text in enumerate(part) if not failed[at]}
+        for claim in claims:
+            if (at := place.get(claim.query)) is None:
+                continue
+            n_searched += 1
+            top = ranking.rows[at][: max(claim.k, k)]
+            top = top[top >= 0].tolist()
+            now = {str(ids[row]) for ids in (table.chunk_ids, table.doc_ids) for row in top}
+            production = {name for name, _ in claim.retrieved[: claim.k]}
+            if production & now if production else not now:
+                rows.append((name, claim.claim_id, claim.query_id, claim.group_id))
+                values.append(found[at])
+    keys = ["strategy", "claim_id", "query_id", "group_id"]
+    table_of_signals = np.array(values, dtype=np.float64).reshape(-1, len(SIGNALS))
+    frame = pd.DataFrame(table_of_signals, columns=list(SIGNALS))
+    frame = pd.concat([pd.DataFrame(rows, columns=keys, dtype="str"), frame], axis=1)
+    why = {
+        "whose question has no vector, or failed here": len(claims) - n_searched,
+        "whose first K ids share nothing with what is retrieved now": n_searched - len(rows),
+    }
+    reason = reason or "; ".join(f"{n} {words}" for words, n in why.items() if n)
+    return frame, TrafficFacts(len(rows), len(claims) - len(rows), reason)

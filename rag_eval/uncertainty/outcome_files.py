@@ -12,20 +12,22 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rag_eval.core.errors import ProblemList, quoted
-from rag_eval.core.rows import check_row, read_objects, report_faults
+from rag_eval.core.rows import check_row, read_objects
 from rag_eval.core.types import BinaryTarget, Id
 from rag_eval.corpus.loaders.foreign import LeftOut, find_kind
 from rag_eval.corpus.loaders.recorded import RecordedOutput, read_outputs
 from rag_eval.corpus.masking import mask, mask_snippet
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import SqlStore
-from rag_eval.uncertainty import outcome_records as record
-from rag_eval.uncertainty.confidence_values import UnitInterval
-from rag_eval.uncertainty.outcome_records import AUDITS, MAX_NOTE, RetrievalOutcome
+from rag_eval.uncertainty import outcomes as record
+from rag_eval.uncertainty.confidence import UnitInterval
 from rag_eval.uncertainty.outcomes import (
+    AUDITS,
+    MAX_NOTE,
+    RetrievalOutcome,
     claim_id_of,
     new_outcome,
     question_id,
@@ -41,10 +43,7 @@ MAX_TEXT: Final = 20_000
 DEFAULT_K: Final = 10
 AHEAD: Final = dt.timedelta(days=1)
 """Largest accepted lead of another machine's clock over the local clock."""
-CLAIM_LINE: Final = (
-    '{"query": "...", "retrieved": [{"id": "...", "score": number or null}, ...]}, optionally'
-    " query_id, group_id, k, at, strategy, strategy_fingerprint, miss_rate"
-)
+CLAIM_LINE: Final = '{"query": "...", "retrieved": [{"id": "...", "score": number or null}, ...]}'
 OUTCOME_LINE: Final = (
     'a line of an audit that was drawn here, or {"query" or "query_id" or "claim_id": "...",'
     ' "strategy": "...", "strategy_fingerprint": "...", "target": "miss_any", "k": 10,'
@@ -84,6 +83,10 @@ def _read_objects(path: Path, problems: ProblemList, accepted: str) -> list[tupl
     elif not rows and not problems.n_errors:
         problems.add("empty_file", "the file has no line", file=file, accepted=accepted)
     return rows
+
+
+def _defaults(strategy: str | None, fingerprint: str | None) -> Line:
+    return _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint})
 
 
 def _drop_nulls(row: Line) -> Line:
@@ -146,7 +149,7 @@ def read_claims(
     without these fields. Adds what the reader of a format leaves out to `warnings`. Raises
     InputError with every fault of the files.
     """
-    defaults = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint, "k": k})
+    defaults = {**_defaults(strategy, fingerprint), "k": k}
     problems, left_out = ProblemList(), LeftOut()
     traffic, again = Traffic([], Counter()), Counter[str]()
     for file, number, row, output in _read_traffic(paths, problems, warnings):
@@ -199,8 +202,8 @@ def _make_claim(line: ClaimLine, query: str, trace: str | None, again: Counter[s
     """
     words, fingerprint = question_id(query), line.strategy_fingerprint
     query_id = line.query_id or words
-    moment = None if line.at is None else line.at.isoformat()
     ids = [item.id for item in line.retrieved]
+    moment = None if line.at is None else line.at.isoformat()
     content = ["traffic", fingerprint, query_id, query, ids, moment]
     claim_id = digest(content if trace is None else ["trace", fingerprint, trace])
     if trace is None and moment is None:
@@ -225,7 +228,7 @@ def _make_claim(line: ClaimLine, query: str, trace: str | None, again: Counter[s
 _UNFILLED: Final = ("missed", "missed_content", "gold_source")
 _OF_DRAW: Final = frozenset({"draw_id", "retrieved"})
 _OF_CLAIM: Final = ("query_id", "group_id", "strategy", "strategy_fingerprint", "k")
-LongText = Annotated[str, Field(max_length=MAX_TEXT)]
+LongText = Annotated[record.Storable, Field(max_length=MAX_TEXT)]
 
 
 class OutcomeLine(_Line):
@@ -253,57 +256,86 @@ class OutcomeLine(_Line):
     note: LongText = ""
 
 
-class _OutcomeReader:
-    """Makes outcomes of lines. Faults become problems, and a line with a fault gives None.
+def read_outcomes(
+    path: Path,
+    sql: SqlStore,
+    *,
+    now: dt.datetime,
+    strategy: str | None = None,
+    fingerprint: str | None = None,
+) -> tuple[list[RetrievalOutcome], int]:
+    """Read and check a file of outcomes; returns them and the number of lines not judged yet.
 
-    `file` is None for typed values.
+    Claims and draws are looked up in `sql`. The strategy and fingerprint serve lines without these
+    fields and with an unknown claim. Raises InputError with every fault of the file.
     """
+    problems, defaults = ProblemList(), _defaults(strategy, fingerprint)
+    rows = _read_objects(path, problems, OUTCOME_LINE)
+    judged = [
+        (number, row)
+        for number, row in rows
+        if "draw_id" not in row or any(row.get(name) not in (None, "") for name in _UNFILLED)
+    ]
+    outcomes = _make_outcomes(judged, sql, problems, now=now, defaults=defaults, file=str(path))
+    problems.raise_errors()
+    return outcomes, len(rows) - len(judged)
 
-    def __init__(
-        self,
-        sql: SqlStore,
-        rows: Sequence[Line],
-        now: dt.datetime,
-        problems: ProblemList,
-        file: str | None = None,
-    ) -> None:
-        ids = {name for row in rows if isinstance(name := row.get("claim_id"), str)}
-        traffic = TrafficStore(sql)
-        self.claims, self.drawn = traffic.by_id(ids), traffic.find_drawn(ids)
-        self.now, self.problems, self.file = now, problems, file
 
-    def report(self, line: int | None, row: Line, field: str, message: str, accepted: str) -> None:
-        """Add a problem with one field of a line."""
-        value = None if row.get(field) is None else quoted(row[field])
-        add = partial(self.problems.add, "bad_value", message, file=self.file, line=line)
-        add(field=field, found=value, accepted=accepted)
+def read_outcome(typed: Line, sql: SqlStore, *, now: dt.datetime) -> RetrievalOutcome:
+    """Make an outcome from typed values, with the keys of a line.
 
-    def make(self, row: Line, defaults: Line, number: int | None = None) -> RetrievalOutcome | None:
-        """Complete a line from its claim, its draw and the default values."""
-        before = self.problems.n_errors
-        claim = self.claims.get(str(row.get("claim_id")))
-        drawn = self.drawn.get((str(row.get("claim_id")), str(row.get("target", "miss_any"))))
-        if "draw_id" in row and (drawn is None or drawn.draw_id != row["draw_id"]):
-            accepted = "a line of a file that rag-eval audit draw wrote for this store"
-            message = "this store has no such draw of this claim"
-            self.report(number, row, "draw_id", message, accepted)
-            return None
+    Raises InputError with every fault.
+    """
+    problems = ProblemList()
+    outcomes = _make_outcomes([(None, typed)], sql, problems, now=now)
+    problems.raise_errors()
+    return outcomes[0]
+
+
+def _make_outcomes(
+    rows: Sequence[tuple[int | None, Line]],
+    sql: SqlStore,
+    problems: ProblemList,
+    *,
+    now: dt.datetime,
+    defaults: Line | None = None,
+    file: str | None = None,
+) -> list[RetrievalOutcome]:
+    """Complete lines from their claims, their draws and the default values.
+
+    Faults become problems, and a line with a fault gives no outcome.
+    """
+    ids = {name for _, row in rows if isinstance(name := row.get("claim_id"), str)}
+    traffic = TrafficStore(sql)
+    claims, draws = traffic.by_id(ids), traffic.find_drawn(ids)
+    outcomes: dict[str, RetrievalOutcome] = {}
+    lines: dict[str, int | None] = {}
+    for number, row in rows:
+        claim = claims.get(str(row.get("claim_id")))
+        drawn = draws.get((str(row.get("claim_id")), str(row.get("target", "miss_any"))))
+        is_audit, typed, broken = "draw_id" in row, _drop_nulls(row), list[tuple[str, str, str]]()
+        if is_audit:
+            typed = {name: value for name, value in typed.items() if name not in _OF_DRAW}
         of_claim = {} if claim is None else {name: getattr(claim, name) for name in _OF_CLAIM}
-        ignored = _OF_DRAW if "draw_id" in row else frozenset[str]()
-        typed = {name: value for name, value in _drop_nulls(row).items() if name not in ignored}
-        values = {**defaults, **of_claim, **typed}
-        line = check_row(values, OutcomeLine, self.problems, self.file, number)
-        if line is None:
-            return None
-        for rule in _broken_rules(line, claim, drawn, is_audit="draw_id" in row):
-            self.report(number, row, *rule)
-        if self.problems.n_errors > before:
-            return None
-        try:
-            return _complete(line, drawn, self.now)
-        except ValidationError as error:
-            report_faults(error, RetrievalOutcome, self.problems, self.file, number)
-            return None
+        if is_audit and (drawn is None or drawn.draw_id != row["draw_id"]):
+            accepted = "a line of a file that rag-eval audit draw wrote for this store"
+            broken = [("draw_id", "this store has no such draw of this claim", accepted)]
+        elif line := check_row(
+            {**(defaults or {}), **of_claim, **typed}, OutcomeLine, problems, file, number
+        ):
+            broken = list(_broken_rules(line, claim, drawn if is_audit else None))
+            if not broken:
+                outcome = _complete(line, drawn, now)
+                if outcome.outcome_id in outcomes:
+                    first = f"line {lines[outcome.outcome_id]} judges"
+                    message = f"{first} the same claim, target, K and gold source"
+                    broken = [("claim_id", message, "one line each")]
+                outcomes[outcome.outcome_id], lines[outcome.outcome_id] = outcome, number
+        for field, message, accepted in broken:
+            value = None if row.get(field) is None else quoted(row[field])
+            add = partial(problems.add, "bad_value", message, file, line=number)
+            add(field=field, found=value, accepted=accepted)
+    return list(outcomes.values())
 
 
 def _complete(line: OutcomeLine, drawn: Drawn | None, now: dt.datetime) -> RetrievalOutcome:
@@ -330,66 +362,19 @@ def _complete(line: OutcomeLine, drawn: Drawn | None, now: dt.datetime) -> Retri
 
 
 def _broken_rules(
-    line: OutcomeLine, claim: Claim | None, drawn: Drawn | None, *, is_audit: bool
+    line: OutcomeLine, claim: Claim | None, audit: Drawn | None
 ) -> Iterator[tuple[str, str, str]]:
     """Yield field, message and accepted values of each rule that a line breaks."""
-    if is_audit and drawn is not None and line.k != drawn.k:
-        yield "k", "the claim was drawn for another K", str(drawn.k)
-    if is_audit and line.gold_source not in AUDITS:
+    if audit is not None and line.k != audit.k:
+        yield "k", "the claim was drawn for another K", str(audit.k)
+    if audit is not None and line.gold_source not in AUDITS:
         accepted = "human (looked at what was retrieved), deep_audit (searched the corpus)"
         yield "gold_source", "a person judges an audit", accepted
     if line.query_id is None and line.query is None:
         accepted = "query, query_id, or the claim_id of production traffic"
         yield "query_id", "the question is not named", accepted
+    if line.missed_content and not line.missed:
+        yield "missed_content", "missed_content belongs to a miss", "missed: true"
     for name in ("strategy", "strategy_fingerprint"):
         if claim is not None and getattr(line, name) != getattr(claim, name):
             yield name, "the claim is of another strategy", getattr(claim, name)
-
-
-def read_outcomes(
-    path: Path,
-    sql: SqlStore,
-    *,
-    now: dt.datetime,
-    strategy: str | None = None,
-    fingerprint: str | None = None,
-) -> tuple[list[RetrievalOutcome], int]:
-    """Read and check a file of outcomes; returns them and the number of lines not judged yet.
-
-    Claims and draws are looked up in `sql`. The strategy and fingerprint serve lines without these
-    fields and with an unknown claim. Raises InputError with every fault of the file.
-    """
-    defaults = _drop_nulls({"strategy": strategy, "strategy_fingerprint": fingerprint})
-    problems = ProblemList()
-    rows = _read_objects(path, problems, OUTCOME_LINE)
-    reader = _OutcomeReader(sql, [row for _, row in rows], now, problems, str(path))
-    outcomes: list[RetrievalOutcome] = []
-    lines: dict[str, int] = {}
-    not_judged = 0
-    for number, row in rows:
-        if "draw_id" in row and all(row.get(name) in (None, "") for name in _UNFILLED):
-            not_judged += 1
-            continue
-        outcome = reader.make(row, defaults, number)
-        if outcome is None:
-            continue
-        first = lines.setdefault(outcome.outcome_id, number)
-        if first != number:
-            message = f"line {first} judges the same claim, target, K and gold source"
-            reader.report(number, row, "claim_id", message, "one line each")
-        outcomes.append(outcome)
-    problems.raise_errors()
-    return outcomes, not_judged
-
-
-def read_outcome(typed: Line, sql: SqlStore, *, now: dt.datetime) -> RetrievalOutcome:
-    """Make an outcome from typed values, with the keys of a line.
-
-    Raises InputError with every fault.
-    """
-    problems = ProblemList()
-    outcome = _OutcomeReader(sql, [typed], now, problems).make(typed, {})
-    problems.raise_errors()
-    if outcome is None:
-        raise AssertionError("a line without an outcome and without a problem")
-    return outcome

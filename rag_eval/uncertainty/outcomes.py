@@ -1,26 +1,177 @@
-"""Keep outcomes, the judged misses of retrievals, in an append-only table.
+"""Outcomes, the judged misses of retrievals, in an append-only table.
 
 Nothing in the table is updated or deleted. A correction is a new row that supersedes the old one.
-Claims of production traffic and audits are in `traffic`, imported files in `outcome_files`.
+Every text and number of an outcome is bounded, so that no file can fill the store with one row.
 """
 
 import dataclasses
 import datetime as dt
-import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import pandas as pd
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rag_eval.core.errors import quoted
+from rag_eval.core.frames import schema
+from rag_eval.core.types import SNIPPET_CHARS, BinaryTarget, GoldSource, Id, Status
 from rag_eval.gold.loading import group_ids
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.sql import ColumnSpec, Kind, Row, SqlStore, TableSpec, Transaction
-from rag_eval.uncertainty.outcome_records import MAX_NOTE, RETRIEVAL_OUTCOMES, RetrievalOutcome
+from rag_eval.uncertainty.confidence import StrictRecord, UnitInterval
 
-# ---- Identities: hashes of the content, so that recording a thing twice adds nothing
+MAX_QUERY, MAX_NOTE = 10_000, 500
+MAX_SIGNALS, MAX_NAMES, MAX_NUMBER = 200, 100, 1e15
+AUDITS: Final[frozenset[GoldSource]] = frozenset({"human", "deep_audit"})
+"""Gold sources of which a person judged the claim itself."""
+
+
+def _storable(text: str) -> str:
+    if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("a text with NUL or a lone surrogate, which no database keeps")
+    return text
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, str):  # JSON has times only as text, which strict records refuse
+        try:
+            return dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError("no ISO 8601 time such as 2026-01-31T12:00:00Z") from None
+    return value
+
+
+def _utc(value: dt.datetime) -> dt.datetime:
+    if value.tzinfo is None:
+        raise ValueError("a time without its zone; write 2026-01-31T12:00:00Z")
+    if not 1 < value.year < dt.MAXYEAR:  # so that UTC stays within the years of datetime
+        raise ValueError("a year outside 2 to 9998")
+    return value.astimezone(dt.UTC)
+
+
+def _tuple(value: Any) -> Any:
+    """Turn the lists of JSON into tuples, because strict records take no lists."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Storable = Annotated[str, AfterValidator(_storable)]
+Query = Annotated[Storable, Field(min_length=1, max_length=MAX_QUERY)]
+Hash = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Moment = Annotated[dt.datetime, BeforeValidator(_moment), AfterValidator(_utc)]
+SignalName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@/-]{1,64}$")]
+Names = Annotated[tuple[Id, ...], Field(max_length=MAX_NAMES), BeforeValidator(_tuple)]
+
+
+class Shown(StrictRecord):
+    """The miss rate that was shown when the claim was made."""
+
+    value: UnitInterval | None = None
+    status: Status = "absent"
+    calibrator: Annotated[Query, Field(max_length=200)] | None = None
+
+
+class RetrievalOutcome(StrictRecord):
+    """One judgement of one claim under one target, K and gold source; never changed.
+
+    A correction is another outcome that `supersedes` this one. `outcome_id` follows from claim,
+    target, k, gold source and `supersedes`, so recording twice adds nothing. `missed` is null if a
+    correction takes the judgement back. `missed_content` is masked, at most a snippet.
+    `gold_strategies` are the strategies whose results were judged to make the gold.
+    `inclusion_probability` is the probability that this claim was drawn for judging; an outcome
+    with null there never fits a calibrator. Questions that share a document of `gold_documents` are
+    one group.
+    """
+
+    outcome_id: Hash
+    claim_id: Hash
+    query_id: Id
+    group_id: Id
+    strategy: Id
+    strategy_fingerprint: Id
+    target: BinaryTarget
+    k: Count
+    missed: bool | None
+    missed_content: Annotated[Query, Field(max_length=SNIPPET_CHARS)] | None = None
+    agent_success: bool | None = None
+    gold_source: GoldSource
+    gold_strategies: Names = ()
+    gold_documents: Names = ()
+    audit_depth: Count | None = None
+    inclusion_probability: Probability | None = None
+    signals: Annotated[Mapping[SignalName, Number | None], Field(max_length=MAX_SIGNALS)] = {}
+    shown: Shown = Shown()
+    supersedes: Hash | None = None
+    note: Annotated[Storable, Field(max_length=MAX_NOTE)] = ""
+    at: Moment
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.missed is None and self.supersedes is None:
+            raise ValueError("missed is needed, except where a judgement is withdrawn")
+        if self.missed_content is not None and self.missed is not True:
+            raise ValueError("missed_content belongs to a miss")
+        return self
+
+
+RETRIEVAL_OUTCOMES: Final = schema(
+    "retrieval_outcomes",
+    outcome_id=("str", "unique"),
+    claim_id=("str", "what was judged"),
+    query_id=("str", "its question"),
+    group_id=("str", "unit of inference, joined over shared gold documents"),
+    strategy=("str", "name of the strategy"),
+    strategy_fingerprint=("str", "identity of everything that decides its rankings"),
+    target=("str", "miss_any | miss_some"),
+    k=("int", "cutoff of the target"),
+    missed=("float", "1 missed, 0 not, NaN where it is not known"),
+    missed_content=("str", "what was missed; empty where unknown"),
+    agent_success=("float", "1 the agent succeeded, 0 not, NaN unknown"),
+    gold_source=("str", "qrels | human | llm_judge | deep_audit | user_feedback"),
+    gold_strategies=("list", "strategies whose retrieval the gold was judged from"),
+    gold_documents=("list", "documents known to be gold"),
+    audit_depth=("float", "depth to which the auditor looked; NaN without an auditor"),
+    inclusion_probability=("float", "of being drawn for judgement; NaN where unknown"),
+    signals=("list", "name -> number or None"),
+    shown_value=("float", "miss rate that was shown; NaN where none was"),
+    shown_status=("str", "what it had earned"),
+    shown_calibrator=("str", "id of the calibrator that gave it; empty where none did"),
+    supersedes=("str", "the outcome that this one corrects; empty for none"),
+    note=("str", "why, for a person"),
+    at=("str", "UTC, ISO 8601"),
+)
+_KINDS: Final[Mapping[str, Kind]] = {
+    "str": "text",
+    "int": "integer",
+    "float": "float",
+    "list": "json",
+    "missed": "boolean",
+    "agent_success": "boolean",
+    "audit_depth": "integer",
+}
+"""Kinds in the table by kind in the frame, or by name where NaN stands for null."""
+_REQUIRED: Final = frozenset(
+    "outcome_id claim_id query_id group_id strategy strategy_fingerprint target k gold_source "
+    "shown_status supersedes at".split()
+)
+OUTCOMES_TABLE: Final = TableSpec(
+    "retrieval_outcomes",
+    tuple(
+        ColumnSpec(name, _KINDS.get(name, _KINDS[column.kind]), required=name in _REQUIRED)
+        for name, column in RETRIEVAL_OUTCOMES.columns.items()
+    ),
+    indexes=(("strategy_fingerprint", "target", "k"), ("strategy",)),
+    unique=(("outcome_id",), ("claim_id", "target", "k", "gold_source", "supersedes")),
+)
+OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
+"""Pattern of the notes of outcomes by gold. A correction by a person has another note."""
+
+
+# ---- Identities: hashes of the content, so that recording a thing twice adds nothing.
 
 
 def claim_id_of(
@@ -52,39 +203,16 @@ def new_outcome(**fields: Any) -> RetrievalOutcome:
     return RetrievalOutcome.model_validate({**fields, "outcome_id": name})
 
 
-# ---- Outcomes as rows of the table and as a frame.
-
-_KINDS: Final[dict[str, Kind]] = {"str": "text", "int": "integer", "float": "float", "list": "json"}
-_NULLABLE_KINDS: Final[dict[str, Kind]] = {
-    "missed": "boolean",
-    "agent_success": "boolean",
-    "audit_depth": "integer",
-}
-"""Kinds in the table of columns that are floats in the frame, where NaN stands for null."""
-_REQUIRED: Final = frozenset(
-    "outcome_id claim_id query_id group_id strategy strategy_fingerprint target k gold_source "
-    "shown_status supersedes at".split()
-)
-OUTCOMES_TABLE: Final = TableSpec(
-    "retrieval_outcomes",
-    tuple(
-        ColumnSpec(name, _NULLABLE_KINDS.get(name, _KINDS[column.kind]), required=name in _REQUIRED)
-        for name, column in RETRIEVAL_OUTCOMES.columns.items()
-    ),
-    indexes=(("strategy_fingerprint", "target", "k"), ("strategy",)),
-    unique=(("outcome_id",), ("claim_id", "target", "k", "gold_source", "supersedes")),
-)
-OF_GOLD: Final = r"gold [0-9a-f]{16}(: instead of [0-9a-f]+)?"
-"""Pattern of the notes of outcomes by gold. A correction by a person has another note."""
-BATCH: Final = 10_000
-"""Largest number of names in one query, because databases limit statement parameters."""
-
-Columns = dict[str, list[Any]]
-
-
 def utc_text(at: dt.datetime) -> str:
     """Write a time as UTC text with microseconds, so that texts sort like times."""
     return f"{at.astimezone(dt.UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+# ---- Rows of the table, and frames of them.
+
+Columns = dict[str, list[Any]]
+BATCH: Final = 10_000
+"""Largest number of names in one query, because databases limit statement parameters."""
 
 
 def look_up(
@@ -137,43 +265,21 @@ def frame_of(outcomes: Iterable[RetrievalOutcome]) -> pd.DataFrame:
     return _read_frame({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
 
-def of_frame(frame: pd.DataFrame) -> list[RetrievalOutcome]:
-    """Read outcomes from a frame, in the order of the frame."""
-    outcomes = []
-    for row in frame.to_dict("records"):
-        fields: dict[Any, Any] = {"missed": None}
-        fields |= {name: value for name, value in row.items() if not _stands_for_null(value)}
-        names = [name for name in fields if name.startswith("shown_")]
-        shown = {name.removeprefix("shown_"): fields.pop(name) for name in names}
-        # The frame has floats for booleans, so the strict model reads it leniently.
-        outcomes.append(RetrievalOutcome.model_validate({**fields, "shown": shown}, strict=False))
-    return outcomes
-
-
-def _stands_for_null(value: object) -> bool:
-    return value == "" or (isinstance(value, float) and math.isnan(value))
-
-
 # ---- Which outcomes serve which purpose.
 
 _THOROUGH: Final = {"deep_audit": 0, "human": 1, "qrels": 2, "llm_judge": 3}
-"""Gold sources that can fit a calibrator, the most thorough first."""
-
-
-def _keep_fitting(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep judged outcomes with a known inclusion probability, without user feedback."""
-    can_fit = frame["missed"].notna() & frame["inclusion_probability"].notna()
-    return frame[can_fit & (frame["gold_source"] != "user_feedback")]
+"""Gold sources that can fit a calibrator, the most thorough first. User feedback cannot."""
 
 
 def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Keep the outcomes that may fit a calibrator, one for each claim, target and K.
 
-    Of several gold sources the most thorough source judges. The largest of their inclusion
-    probabilities counts, because each source would have led to a judgement. Adds `weight`,
-    1 / inclusion probability, and makes `missed` bool.
+    They are judged, with a known inclusion probability. Of several gold sources the most thorough
+    source judges. The largest of their inclusion probabilities counts, because each source would
+    have led to a judgement. Adds `weight`, 1 / inclusion probability, and makes `missed` bool.
     """
-    fitting = _keep_fitting(frame)
+    can_fit = frame["missed"].notna() & frame["inclusion_probability"].notna()
+    fitting = frame[can_fit & frame["gold_source"].isin(list(_THOROUGH))]
     key = ["claim_id", "target", "k"]
     largest = fitting.groupby(key, sort=False)["inclusion_probability"].transform("max")
     order = fitting["gold_source"].map(_THOROUGH).sort_values(kind="stable").index
@@ -183,23 +289,36 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return fitting.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
 
 
-def explain_own_gold(frame: pd.DataFrame, strategy: str) -> str:
+def explain_own_gold(rows: pd.DataFrame, strategy: str) -> str:
     """Say why a strategy cannot be calibrated on gold that only its own retrieval found.
 
     Chunks that the strategy never retrieves could not become gold, so its misses cannot show.
-    Empty where the gold comes from elsewhere too. `frame` has current outcomes.
+    Empty where the gold comes from elsewhere too. `rows` are its current outcomes.
     """
-    own_rows = frame[(frame["strategy"] == strategy) | (frame["strategy_fingerprint"] == strategy)]
-    aliases = {strategy, *own_rows["strategy"], *own_rows["strategy_fingerprint"]}
-    judged_from = set(map(tuple, own_rows["gold_strategies"]))
+    aliases = {strategy, *rows["strategy"], *rows["strategy_fingerprint"]}
+    judged_from = set(map(tuple, rows["gold_strategies"]))
     if not judged_from or not all(names and aliases.issuperset(names) for names in judged_from):
         return ""
     name = quoted(strategy)
     return (
-        f"the gold of all {len(own_rows)} outcomes of {name} was judged from what {name} itself"
+        f"the gold of all {len(rows)} outcomes of {name} was judged from what {name} itself"
         " retrieved, so its misses are invisible; accepted: outcomes whose gold_strategies are"
         " empty (qrels, a search of the corpus by hand), or name other strategies too"
     )
+
+
+def select_current(history: pd.DataFrame) -> pd.DataFrame:
+    """Select the current outcomes of a history: the last row of each chain, oldest first.
+
+    Groups that share a question or a known gold document are joined under their smallest name.
+    """
+    last = history[~history["outcome_id"].isin(history["supersedes"])].reset_index(drop=True)
+    documents = last[["group_id", "gold_documents"]].explode("gold_documents").dropna()
+    names = [*last["group_id"], *documents["group_id"]]
+    ties = [*("query " + last["query_id"]), *("document " + documents["gold_documents"])]
+    ordered = sorted(set(names))
+    joined = dict(zip(ordered, group_ids(ordered, names, ties), strict=True))
+    return last.assign(group_id=last["group_id"].map(joined).astype(str))
 
 
 # ---- The store.
@@ -216,6 +335,31 @@ class Recorded:
     added: tuple[str, ...]
     already_there: tuple[str, ...]
     differing: Mapping[str, str]
+
+
+class _Judgement(NamedTuple):
+    """Fields of a recorded outcome that identify the claim and the judgement."""
+
+    outcome_id: str
+    claim_id: str
+    target: str
+    k: int
+    gold_source: str
+    missed: bool | None
+    inclusion_probability: float | None
+    supersedes: str
+    note: str
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """Claim, target, K and gold source."""
+        return self.claim_id, self.target, self.k, self.gold_source
+
+    def differs(self, outcome: RetrievalOutcome) -> bool:
+        """Tell whether an outcome judges otherwise, or knows its inclusion probability first."""
+        return self.missed is not outcome.missed or (
+            self.inclusion_probability is None and outcome.inclusion_probability is not None
+        )
 
 
 class OutcomeStore:
@@ -239,10 +383,7 @@ class OutcomeStore:
         its own. Gold supersedes only gold, so that a correction by a person stays. Without a
         reason a difference is only reported.
         """
-        offered = {
-            outcome.outcome_id: outcome if because is None else _give_reason(outcome, because)
-            for outcome in outcomes
-        }
+        offered = {outcome.outcome_id: _give_reason(outcome, because) for outcome in outcomes}
         by_gold = because is not None and bool(re.fullmatch(OF_GOLD, because))
         # The lock makes writers wait, so that what is read here still holds at the insertion.
         with self.sql.transaction(OUTCOMES_TABLE.name) as transaction:
@@ -256,7 +397,7 @@ class OutcomeStore:
             there = [outcome for name, outcome in offered.items() if name in recorded]
             differing: dict[str, str] = {}
             for outcome in there:
-                standing = last[_Judgement.of(outcome).key]
+                standing = last[outcome.claim_id, outcome.target, outcome.k, outcome.gold_source]
                 if not standing.differs(outcome):
                     continue
                 if because is None or (by_gold and not re.fullmatch(OF_GOLD, standing.note)):
@@ -274,78 +415,20 @@ class OutcomeStore:
         )
 
     def current(self, **where: Any) -> pd.DataFrame:
-        """Return the current outcomes: the last row of each chain, oldest first.
-
-        The filters are those of `history`. Groups that share a question or a known gold document
-        are joined under their smallest name.
-        """
+        """Return the current outcomes (`select_current`), with the filters of `history`."""
         return select_current(self.history(**where))
 
-    def history(self, *, claim_ids: Iterable[str] | None = None, **where: Any) -> pd.DataFrame:
+    def history(self, **where: Any) -> pd.DataFrame:
         """Return every row as RETRIEVAL_OUTCOMES, oldest first, with the recorded groups.
 
-        `where` gives the accepted value of a column, or several accepted values. A filter of None
-        keeps all rows.
+        `where` gives the accepted value of a column, or several accepted values.
         """
-        chosen = {name: value for name, value in where.items() if value is not None}
-        names = OUTCOMES_TABLE.column_names
         with self.sql.reading() as transaction:
-            if claim_ids is None:
-                return _read_frame(transaction.columns(OUTCOMES_TABLE, chosen))
-            return _read_frame(
-                look_up(transaction, OUTCOMES_TABLE, "claim_id", claim_ids, names, where=chosen)
-            )
+            return _read_frame(transaction.columns(OUTCOMES_TABLE, where))
 
 
-def select_current(history: pd.DataFrame) -> pd.DataFrame:
-    """Select the current outcomes of a history, as `OutcomeStore.current` returns them."""
-    last = history[~history["outcome_id"].isin(history["supersedes"])].reset_index(drop=True)
-    documents = last[["group_id", "gold_documents"]].explode("gold_documents").dropna()
-    ties = [
-        *zip(last["group_id"], "query " + last["query_id"], strict=True),
-        *zip(documents["group_id"], "document " + documents["gold_documents"], strict=True),
-    ]
-    groups = _join_groups(last["group_id"], ties)
-    return last.assign(group_id=last["group_id"].map(groups).astype(str))
-
-
-class _Judgement(NamedTuple):
-    """Fields of a recorded outcome that identify the claim and the judgement."""
-
-    outcome_id: str
-    claim_id: str
-    target: str
-    k: int
-    gold_source: str
-    missed: bool | None
-    inclusion_probability: float | None
-    supersedes: str
-    note: str
-
-    @classmethod
-    def of(cls, outcome: RetrievalOutcome) -> "_Judgement":
-        """Take the fields of an outcome."""
-        return cls(*(getattr(outcome, name) for name in cls._fields))
-
-    @property
-    def key(self) -> tuple[str, str, int, str]:
-        """Claim, target, K and gold source of the judgement."""
-        return self.claim_id, self.target, self.k, self.gold_source
-
-    def differs(self, outcome: RetrievalOutcome) -> bool:
-        """Tell whether an outcome judges otherwise, or knows its inclusion probability first."""
-        return self.missed is not outcome.missed or (
-            self.inclusion_probability is None and outcome.inclusion_probability is not None
-        )
-
-
-def _give_reason(outcome: RetrievalOutcome, because: str) -> RetrievalOutcome:
+def _give_reason(outcome: RetrievalOutcome, because: str | None) -> RetrievalOutcome:
+    if because is None:
+        return outcome
     note = f"{because}: {outcome.note}" if outcome.note else because
     return outcome.model_copy(update={"note": note[:MAX_NOTE]})
-
-
-def _join_groups(names: Iterable[str], ties: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Join names that share a tie; each name is mapped to the smallest name of its component."""
-    ordered = sorted(set(names))
-    joined = group_ids(ordered, [name for name, _ in ties], [tie for _, tie in ties])
-    return dict(zip(ordered, joined, strict=True))

@@ -6,7 +6,7 @@ A signal is never a confidence. `signals` computes all signals.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -155,6 +155,15 @@ class RankedBatch:
         """Counts of known query terms, float32 [n, n_terms]."""
         return self.space.queries(self.query_terms)
 
+    def take(self, which: slice | IntArray) -> "RankedBatch":
+        """Take some queries; the parts without a query axis are shared."""
+        names = "rows raw norm other_rows other_raw query_vectors question".split()
+        parts = {name: getattr(self, name) for name in names}
+        cut = {name: part[which] for name, part in parts.items() if part is not None}
+        places = np.arange(len(self))[which].tolist()
+        terms = [self.query_terms[place] for place in places]
+        return dataclasses.replace(self, query_terms=terms, **cut)
+
 
 def batch_of_texts(unit_texts: list[str], texts: list[str], ranking: Ranking) -> RankedBatch:
     """Make a batch over units whose texts are the term space, without a second retriever.
@@ -174,26 +183,28 @@ def batch_of_texts(unit_texts: list[str], texts: list[str], ranking: Ranking) ->
     )
 
 
-POOL = 30
-"""Least number of ranks of each list whose chunks both engines score."""
-CUTOFFS = 3
-"""Least number of these ranks as a multiple of K; at K = 10, 100 ranks were no better than 30."""
+POOL, CUTOFFS = 30, 3
+"""Least number of ranks of each list whose chunks both engines score, also as a multiple of K.
+
+At K = 10, 100 ranks were no better than 30.
+"""
 GATHERED_BYTES = 2**21
 """Bytes of chunk vectors in one block; blocks that fit a cache are three times as fast."""
 
 
 class Evidence:
-    """A block of queries with its look-ups; `centre` [d] is the mean of the chunk vectors.
+    """A block of queries with its look-ups.
 
     `pool` int32 [n, j] holds the first chunks of the strategy's list, `own` of them, then those of
     the second retriever's list that are new, -1 at the places of the others. `query` and `term`
-    name each distinct term of each query, unknown terms too, [m] each. `idf` [m] is that of a term
-    in no chunk where the term is unknown. `idf_sum` [n] is NaN for a query without terms.
+    name each distinct term of each query, unknown terms too, [m] each, with its `idf`. `idf_sum`
+    [n] is NaN for a query without terms. `frequencies` float32 [m, j] count how often each chunk of
+    the pool holds a query's term.
     """
 
-    def __init__(self, batch: RankedBatch, k: int, centre: Float32Array | None) -> None:
-        self.batch, self.k, self.centre = batch, k, centre
-        self.n, self.space, depth = len(batch), batch.space, max(POOL, CUTOFFS * k)
+    def __init__(self, batch: RankedBatch, k: int) -> None:
+        self.batch, self.k, self.n, self.space = batch, k, len(batch), batch.space
+        depth = max(POOL, CUTOFFS * k)
         rows = batch.rows[:, :depth]
         other = batch.rows[:, :0] if batch.other_rows is None else batch.other_rows[:, :depth]
         repeated = _repeats(rows, other, batch.space.n_chunks)
@@ -204,18 +215,18 @@ class Evidence:
         width = int(flat.max(initial=0)) + 1
         distinct = np.unique(np.repeat(np.arange(self.n), self.length) * width + flat)
         self.query, self.term = distinct // width, distinct % width
-        is_known: BoolArray = np.asarray(self.term < self.space.n_terms)
-        self.idf: FloatArray = np.full(len(is_known), self.space.nowhere)
-        self.idf[is_known] = self.space.idf[self.term[is_known]]
+        self.is_known: BoolArray = np.asarray(self.term < self.space.n_terms)
+        known = self.term[self.is_known]
+        self.idf: FloatArray = np.full(len(self.term), self.space.nowhere)
+        self.idf[self.is_known] = self.space.idf[known]
         total = self.per_query(self.idf)
         self.idf_sum: FloatArray = np.where(total > 0, total, np.nan)
-        self.frequencies: Float32Array = np.zeros((len(is_known), self.pool.shape[1]), np.float32)
-        """Number of times that each chunk of the pool holds a query's term, [m, j]."""
-        self.frequencies[is_known] = self.space.frequencies(
-            self.term[is_known], self.pool[self.query[is_known]]
+        self.frequencies: Float32Array = np.zeros((len(self.term), self.pool.shape[1]), np.float32)
+        self.frequencies[self.is_known] = self.space.frequencies(
+            known, self.pool[self.query[self.is_known]]
         )
 
-    def per_query(self, values: FloatArray | Float32Array) -> FloatArray:
+    def per_query(self, values: FloatArray | Float32Array | BoolArray) -> FloatArray:
         """Sum over the terms of each query: [m] gives [n], [m, j] gives [n, j]."""
         if values.ndim == 1:
             return np.bincount(self.query, weights=values, minlength=self.n).astype(np.float64)
@@ -249,6 +260,19 @@ class Evidence:
                 cosines[block, first:] = np.einsum("nd,njd->nj", queries[block], near)
             cosines[~queries.any(axis=1), first:] = np.nan
         return np.where(self.pool >= 0, cosines, np.nan)
+
+
+BLOCK_BYTES, BLOCK_PLACES, QUERY_TERMS = 64 * 2**20, 50_000, 16
+"""Bytes of a table of terms x chunks, places (queries x K) and assumed terms of a query."""
+
+
+def read_evidence(batch: RankedBatch, k: int) -> Iterator[tuple[slice, Evidence]]:
+    """Yield the evidence of a batch in blocks of queries that fit in memory."""
+    bytes_a_query = 2 * QUERY_TERMS * max(batch.space.n_chunks, 1)
+    step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // bytes_a_query))
+    for start in range(0, len(batch), step):
+        block = slice(start, start + step)
+        yield block, Evidence(batch.take(block), k)
 
 
 # ---- Agreement of two retrievers.
@@ -447,17 +471,27 @@ def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
 
 # ---- The query.
 
+CENTRE_SAMPLE = 10_000
+"""Largest number of chunk vectors in the mean, spread over the corpus; reading all is slow."""
 
-def _query(evidence: Evidence) -> dict[str, FloatArray]:
+
+def _find_centre(vectors: Float32Array | None) -> Float32Array | None:
+    """Compute the direction of the mean chunk vector, [d]; None without vectors."""
+    if vectors is None or not len(vectors):
+        return None
+    centre = vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
+    return centre / np.linalg.norm(centre) if centre.any() else None
+
+
+def _query(evidence: Evidence, centre: Float32Array | None) -> dict[str, FloatArray]:
     """Describe the query alone.
 
     `length` is ln(1 + terms). `generic` is the cosine of the query vector and the mean chunk
     vector, NaN without vectors.
     """
-    queries, centre = evidence.batch.query_vectors, evidence.centre
-    values = {"length": np.log1p(evidence.length)}
-    if queries is not None and centre is not None and centre.any():
-        cosine = (queries @ (centre / np.linalg.norm(centre))).astype(np.float64)
+    values, queries = {"length": np.log1p(evidence.length)}, evidence.batch.query_vectors
+    if queries is not None and centre is not None:
+        cosine = (queries @ centre).astype(np.float64)
         values["generic"] = np.where(queries.any(axis=1), cosine, np.nan)
     return values
 
@@ -524,7 +558,6 @@ FAMILIES: Final = (
     _coverage,
     _agreement,
     _candidates,
-    _query,
     _coherence,
     _clustering,
 )
@@ -533,14 +566,6 @@ SIGNALS: Final = (
     *"beyond_lexical beyond_cosine beyond_fused length generic coherence same_document".split(),
     *WORDING_SIGNALS,
 )
-BLOCK_BYTES = 64 * 2**20
-"""Bytes of one table of term frequencies: terms of a block of queries x chunks."""
-QUERY_TERMS = 16
-"""Assumed number of terms of a query in the size of this table."""
-BLOCK_PLACES = 50_000
-"""Largest number of places (queries x K) in one block."""
-CENTRE_SAMPLE = 10_000
-"""Largest number of chunk vectors in the mean, spread over the corpus; reading all is slow."""
 
 
 def signals(batch: RankedBatch, k: int) -> FloatArray:
@@ -549,25 +574,11 @@ def signals(batch: RankedBatch, k: int) -> FloatArray:
     `k` is the cutoff of the target, at least 1.
     """
     table = np.full((len(batch), len(SIGNALS)), np.nan)
-    vectors, centre = batch.chunk_vectors, None
-    if vectors is not None and len(vectors):
-        centre = vectors[:: -(-len(vectors) // CENTRE_SAMPLE)].mean(axis=0)
+    centre = _find_centre(batch.chunk_vectors)
     for name, values in _wordings(batch, k).items():
         table[:, SIGNALS.index(name)] = values
-    bytes_a_query = 2 * QUERY_TERMS * max(batch.space.n_chunks, 1)
-    step = max(1, min(BLOCK_PLACES // k, BLOCK_BYTES // bytes_a_query))
-    for start in range(0, len(batch), step):
-        block = slice(start, start + step)
-        evidence = Evidence(_part(batch, block), k, centre)
-        for family in FAMILIES:
-            for name, values in family(evidence).items():
+    for block, evidence in read_evidence(batch, k):
+        for values_of in (_query(evidence, centre), *(family(evidence) for family in FAMILIES)):
+            for name, values in values_of.items():
                 table[block, SIGNALS.index(name)] = values
     return table
-
-
-def _part(batch: RankedBatch, block: slice) -> RankedBatch:
-    """Take some queries of a batch; the parts without a query axis are shared."""
-    names = "rows raw norm query_terms other_rows other_raw query_vectors question".split()
-    parts = {name: getattr(batch, name) for name in names}
-    cut = {name: part[block] for name, part in parts.items() if part is not None}
-    return dataclasses.replace(batch, **cut)

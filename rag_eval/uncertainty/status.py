@@ -24,7 +24,7 @@ from rag_eval.uncertainty.miss_rate_report import (
     Standing,
     Validation,
 )
-from rag_eval.uncertainty.scores import Labelled, dependent_mean
+from rag_eval.uncertainty.validation import Labelled, dependent_mean
 
 _EARNED: Final[tuple[Status, ...]] = ("uncalibrated", "prior", "provisional", "measured")
 

@@ -7,7 +7,6 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,9 +20,7 @@ from rag_eval.measures.overlap import effective_groups, wilson
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import write_text
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec, Transaction
-from rag_eval.uncertainty.outcome_records import AUDITS
-from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, look_up, utc_text
-from rag_eval.uncertainty.signals import SIGNALS
+from rag_eval.uncertainty.outcomes import AUDITS, OutcomeStore, fit_rows, look_up, utc_text
 
 
 def _required(kind: Kind, names: str) -> list[ColumnSpec]:
@@ -79,24 +76,6 @@ class Claim(NamedTuple):
     imported_at: str = ""
 
 
-_CLAIM_ID: Final = attrgetter("claim_id")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample:
-    """Settings of a draw of `n` claims, or of all claims if there are fewer.
-
-    Equal seeds draw equal samples from equal stores. If the store has claims of several
-    fingerprints, give the strategy or the fingerprint.
-    """
-
-    n: int
-    seed: int
-    target: BinaryTarget = "miss_any"
-    strategy: str | None = None
-    fingerprint: str | None = None
-
-
 class Draw(NamedTuple):
     """A finished draw: `n` of `population` claims, each with probability n / population."""
 
@@ -138,14 +117,14 @@ class TrafficStore:
         """Add the claims that are new in one transaction, and return their number."""
         with self.sql.transaction(LOCK) as transaction:
             batch = max(transaction.columns(CLAIMS_TABLE, None, ["batch"])["batch"], default=0) + 1
-            ordered = sorted(claims, key=_CLAIM_ID)
+            ordered = sorted(claims, key=lambda claim: claim.claim_id)
             rows = (claim._replace(batch=batch, imported_at=utc_text(now)) for claim in ordered)
             return len(transaction.insert_new(CLAIMS_TABLE, rows, "claim_id"))
 
-    def claims(self, fingerprint: str | None = None) -> list[Claim]:
-        """Return the claims of one fingerprint, or all claims, in the order of import."""
+    def claims(self, **where: str) -> list[Claim]:
+        """Return the claims with these values of columns, in the order of import."""
         with self.sql.reading() as transaction:
-            claims = _select_claims(transaction, strategy_fingerprint=fingerprint)
+            claims = _select_claims(transaction, where)
         return sorted(claims, key=lambda claim: (claim.batch, claim.at or "", claim.claim_id))
 
     def by_id(self, claim_ids: Iterable[str]) -> dict[str, Claim]:
@@ -154,8 +133,21 @@ class TrafficStore:
             columns = look_up(transaction, CLAIMS_TABLE, "claim_id", claim_ids, Claim._fields)
         return {row[0]: Claim(*row) for row in zip(*columns.values(), strict=True)}
 
-    def draw(self, sample: Sample, path: Path, *, now: dt.datetime) -> Draw:
-        """Draw a simple random sample of claims, and write the file that the auditor fills in.
+    def draw(
+        self,
+        path: Path,
+        *,
+        n: int,
+        seed: int,
+        now: dt.datetime,
+        target: BinaryTarget = "miss_any",
+        strategy: str | None = None,
+        fingerprint: str | None = None,
+    ) -> Draw:
+        """Draw a simple random sample of n claims, and write the file that the auditor fills in.
+
+        Equal seeds draw equal samples from equal stores. If the store has claims of several
+        fingerprints, give the strategy or the fingerprint.
 
         Raises InputError: `file_exists`, `no_claims`, `several_strategies`.
         """
@@ -163,12 +155,14 @@ class TrafficStore:
             message = "the file is there already, and may hold an auditor's work"
             accepted = "a file that does not exist"
             raise InputError.of("file_exists", message, path, field="--out", accepted=accepted)
+        asked = {"strategy": strategy, "strategy_fingerprint": fingerprint}
+        where = {name: value for name, value in asked.items() if value is not None}
         with self.sql.transaction(LOCK) as transaction:
-            stamp, target = utc_text(now), sample.target
-            claims = _find_population(transaction, sample, stamp)
-            order = np.random.default_rng(sample.seed).permutation(len(claims))
-            chosen = [claims[at] for at in order[: sample.n]]
-            draw_id = digest(["draw", target, stamp, sorted(map(_CLAIM_ID, chosen))], 16)
+            stamp = utc_text(now)
+            claims = _find_population(transaction, where, target, stamp)
+            order = np.random.default_rng(seed).permutation(len(claims))
+            chosen = [claims[at] for at in order[:n]]
+            draw_id = digest(["draw", target, stamp, sorted(each.claim_id for each in chosen)], 16)
             share = len(chosen) / len(claims)
             rows = ([draw_id, claim.claim_id, target, claim.k, share, stamp] for claim in chosen)
             transaction.insert(DRAWS, rows)
@@ -180,7 +174,7 @@ class TrafficStore:
     def last_draw(self, fingerprint: str, target: str) -> LastDraw | None:
         """Return the last draw of a fingerprint and target, None without a draw."""
         with self.sql.reading() as transaction:
-            claims = _select_claims(transaction, strategy_fingerprint=fingerprint)
+            claims = _select_claims(transaction, {"strategy_fingerprint": fingerprint})
             draws = _select_draws(transaction, claims, target)
         if not draws:
             return None
@@ -199,8 +193,7 @@ class TrafficStore:
         return {(claim, target): Drawn(*row) for claim, target, *row in rows}
 
 
-def _select_claims(transaction: Transaction, **wanted: str | None) -> list[Claim]:
-    where = {name: value for name, value in wanted.items() if value is not None}
+def _select_claims(transaction: Transaction, where: Mapping[str, str]) -> list[Claim]:
     return [Claim(**row) for row in transaction.select(CLAIMS_TABLE, where)]
 
 
@@ -208,16 +201,16 @@ def _select_draws(
     transaction: Transaction, claims: Iterable[Claim], target: str
 ) -> list[tuple[str, str]]:
     """List claim id and time of draw of the drawn ones of some claims."""
-    ids, where = map(_CLAIM_ID, claims), {"target": target}
-    columns = look_up(transaction, DRAWS, "claim_id", ids, ("claim_id", "at"), where=where)
+    ids, wanted = (claim.claim_id for claim in claims), ("claim_id", "at")
+    columns = look_up(transaction, DRAWS, "claim_id", ids, wanted, where={"target": target})
     return list(zip(*columns.values(), strict=True))
 
 
-def _find_population(transaction: Transaction, sample: Sample, stamp: str) -> list[Claim]:
+def _find_population(
+    transaction: Transaction, where: Mapping[str, str], target: str, stamp: str
+) -> list[Claim]:
     """List the claims of one fingerprint that were imported since its last draw."""
-    claims = _select_claims(
-        transaction, strategy=sample.strategy, strategy_fingerprint=sample.fingerprint
-    )
+    claims = _select_claims(transaction, where)
     fingerprints = {claim.strategy_fingerprint: claim.strategy for claim in claims}
     if len(fingerprints) > 1:
         names = (f"{quoted(name)} {quoted(identity)}" for identity, name in fingerprints.items())
@@ -228,12 +221,12 @@ def _find_population(transaction: Transaction, sample: Sample, stamp: str) -> li
             found="; ".join(sorted(names)[:10]),
             accepted="one of them",
         )
-    last = max((at for _, at in _select_draws(transaction, claims, sample.target)), default="")
-    new = sorted((claim for claim in claims if last < claim.imported_at <= stamp), key=_CLAIM_ID)
+    last = max((at for _, at in _select_draws(transaction, claims, target)), default="")
+    new = [claim for claim in claims if last < claim.imported_at <= stamp]
     if not new:
         accepted = "claims of production traffic: rag-eval claim import"
         raise InputError.of("no_claims", "no claim came in since the last draw", accepted=accepted)
-    return new
+    return sorted(new, key=lambda claim: claim.claim_id)
 
 
 def _audit_line(claim: Claim, draw_id: str, target: str) -> dict[str, object]:
@@ -252,62 +245,6 @@ def _audit_line(claim: Claim, draw_id: str, target: str) -> dict[str, object]:
         "gold_documents": [],
         "note": "",
     }
-
-
-# ---- Claims whose questions were searched again for their signals.
-
-
-@dataclasses.dataclass(frozen=True)
-class TrafficFacts:
-    """Numbers of counted and uncounted claims of production traffic, with the reason."""
-
-    counted: int = 0
-    left_out: int = 0
-    reason: str = ""
-
-
-class Again(NamedTuple):
-    """A question that was searched again: ids of chunks and of documents, and its signals."""
-
-    chunk_ids: list[str]
-    doc_ids: list[str]
-    signals: FloatArray
-
-
-def count_claims(
-    strategy: str, claims: list[Claim], again: Mapping[str, Again], k: int, reason: str = ""
-) -> tuple[pd.DataFrame, TrafficFacts]:
-    """Keep the claims that are retrieved now as they were in production, with their signals.
-
-    `again` has the questions that could be searched. A claim counts if the first K ids of both
-    lists share any. `reason` says why nothing was searched.
-    """
-    asked = [claim for claim in claims if claim.query in again]
-    counted = [claim for claim in asked if _agrees(claim, again[claim.query], k)]
-    keys = pd.DataFrame(
-        [(strategy, claim.claim_id, claim.query_id, claim.group_id) for claim in counted],
-        columns=["strategy", "claim_id", "query_id", "group_id"],
-        dtype="str",
-    )
-    values = np.array([again[claim.query].signals for claim in counted], dtype=np.float64)
-    frame = pd.DataFrame(values.reshape(-1, len(SIGNALS)), columns=list(SIGNALS))
-    why = {
-        "whose question has no vector, or failed here": len(claims) - len(asked),
-        "whose first K ids share nothing with what is retrieved now": len(asked) - len(counted),
-    }
-    facts = TrafficFacts(
-        counted=len(counted),
-        left_out=len(claims) - len(counted),
-        reason=reason or "; ".join(f"{n} {words}" for words, n in why.items() if n),
-    )
-    return pd.concat([keys, frame], axis=1), facts
-
-
-def _agrees(claim: Claim, again: Again, k: int) -> bool:
-    """Tell whether a claim shares any of its first K ids with the current results."""
-    production, top = {name for name, _ in claim.retrieved[: claim.k]}, max(claim.k, k)
-    now = {*again.chunk_ids[:top], *again.doc_ids[:top]}
-    return bool(production & now) if production else not now
 
 
 # ---- The prediction-powered estimate: few audited claims, and predictions for the others.
@@ -378,8 +315,9 @@ def prediction_powered(
     if m and spread > 0:
         power = float(np.clip(-(by_label * by_prediction).sum() / spread, 0, 1))
     value = mean_y + power * (mean_u - mean_f)
+    factor = np.where(with_label, n_groups / (n_groups - 2), 1.0)
     variance, alone = (
-        _variance(by_label + part * by_prediction, with_label) for part in (power, 0.0)
+        float((factor * (by_label + part * by_prediction) ** 2).sum()) for part in (power, 0.0)
     )
     # At a power of 0 both variances are equal, so rounding could push the ratio below 1.
     gain = max(alone / variance, 1.0) if variance > 0 else 1.0
@@ -399,13 +337,6 @@ def prediction_powered(
         labels_high,
         power,
         gain - 1,
-    )
-
-
-def _variance(terms: FloatArray, with_label: BoolArray) -> float:
-    n_groups = int(with_label.sum())
-    return float(
-        (terms[with_label] ** 2).sum() * n_groups / (n_groups - 2) + (terms[~with_label] ** 2).sum()
     )
 
 

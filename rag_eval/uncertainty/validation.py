@@ -1,45 +1,35 @@
-"""Compute every reported figure of predicted miss probabilities, with interval or null.
+"""Validate predicted miss probabilities: every reported figure, with interval or null.
 
-`estimator` makes the out-of-fold predictions. This file judges the predictions. `status` decides
-the status.
+`estimator` makes the out-of-fold predictions. This file judges them on the judged retrievals
+(`Labelled`). `status` decides the status.
 """
 
+import dataclasses
+import heapq
 import math
 from collections.abc import Iterator, Sequence
-from typing import get_args
+from typing import Final, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
-from rag_eval.core.records import Interval
+from rag_eval.core.records import CountedInterval, Interval
+from rag_eval.measures.overlap import MeanFit, SharedGold, mean_interval, wilson
 from rag_eval.uncertainty.miss_rate_report import CalibrationError, CurveKey, Validation
-from rag_eval.uncertainty.scores import (
-    CLIP,
-    LEVELS,
-    Labelled,
-    auroc,
-    base_rate_losses,
-    dependent_mean,
-    log_losses,
-    miss_rate,
-    observed_expected,
-    placements,
-    recalibration,
-)
-from rag_eval.uncertainty.stored import finite
 
-MAX_BINS = 15
-MIN_PER_BIN = 20
-"""Least number of judged retrievals in a bin; with few retrievals a single bin remains."""
-LEVEL = 0.95
-MIN_SIMULATIONS, MAX_SIMULATIONS = 2000, 10_000
+CLIP: Final = 1e-6
+"""Clip of predictions to [CLIP, 1 - CLIP]; a sure, wrong prediction costs at most 13.8 nats."""
+MAX_BINS, MIN_PER_BIN = 15, 20
+"""Most bins of a diagram, and least number of judged retrievals in a bin."""
+LEVEL, BAND = 0.95, (0.025, 0.975)
+MIN_SIMULATIONS, MAX_SIMULATIONS, BEYOND = 2000, 10_000, 20
+"""Numbers of simulations, and of simulated figures wanted beyond the limit, to make it stable."""
 HISTOGRAM_BINS = 20
 _CELLS = 2_000_000
-_DIGITS = 6
+_ROUNDING: Final = 1e-12
 _MOST = 100.0
 """Largest half width of an interval of logarithms, because exp overflows beyond."""
-_BEYOND = 20
-"""Wanted number of simulated figures beyond the limit, so that the limit is stable."""
 _BOUNDS = {
     "brier": (0.0, 1.0),
     "log_loss": (0.0, np.inf),
@@ -50,6 +40,192 @@ _BOUNDS = {
     "observed_expected": (0.0, np.inf),
 }
 """Possible range of each figure, to which its interval is clipped."""
+
+
+def finite(value: float) -> float | None:
+    """Turn NaN and infinity into None."""
+    return float(value) if np.isfinite(value) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """n judged retrievals of one strategy, for one target and K.
+
+    `signals` [n, p] are not z-scored, NaN where not defined. `missed` [n] is the outcome. Folds
+    never split a `group` [n]. `weight` [n] is 1 / inclusion probability. `question` [n] is the code
+    of the question that a wording belongs to; wordings of a question share a group. `shared` holds
+    the gold of all questions, by code; without it, the questions of a group share all their gold.
+    """
+
+    names: tuple[str, ...]
+    signals: FloatArray
+    missed: BoolArray
+    group: IntArray
+    weight: FloatArray
+    question: IntArray
+    shared: SharedGold | None = None
+
+    def __len__(self) -> int:
+        return len(self.missed)
+
+    def take(self, rows: BoolArray | IntArray) -> "Labelled":
+        """Keep some rows, by mask or index."""
+        names = ("signals", "missed", "group", "weight", "question")
+        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+
+def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) -> IntArray:
+    """Deal whole groups into folds of nearly equal size; return fold codes from 0, [n].
+
+    Groups are dealt from the largest to the smallest, equal sizes in random order. Each group goes
+    into the smallest fold so far. With fewer groups than folds, each group is a fold.
+
+    >>> grouped_folds([5, 5, 5, 8, 8, 9], 2, np.random.default_rng(0)).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    _, code = np.unique(np.asarray(group, dtype=np.int64), return_inverse=True)
+    sizes = np.bincount(code)
+    order = rng.permutation(len(sizes))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    heap = [(0, fold) for fold in range(n_folds)]
+    fold_of = np.zeros(len(sizes), dtype=np.int64)
+    for at, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        dealt, fold = heap[0]
+        fold_of[at] = fold
+        heapq.heapreplace(heap, (dealt + size, fold))
+    return fold_of[code]
+
+
+# ---- Means over dependent questions.
+
+
+def mean_figure(
+    values: FloatArray, gold: SharedGold, *, unit_range: bool = True
+) -> CountedInterval:
+    """Compute the mean of values [n] over queries; NaN is left out.
+
+    `unit_range` tells whether the values lie in [0, 1] by definition.
+    """
+    bounds = mean_interval(values, gold, unit_range=unit_range)
+    value, low, high, n_effective = (float(bound[0]) for bound in bounds)
+    n = int((~np.isnan(values)).sum())
+    ends = {"value": finite(value), "low": finite(low), "high": finite(high)}
+    return CountedInterval(**ends, n=n, n_effective=n_effective)
+
+
+def dependent_mean(influence: FloatArray, labelled: Labelled) -> MeanFit:
+    """Fit how uncertain figures are, from the influence [n, m] of each outcome on each figure.
+
+    The influence of an outcome is the derivative of the figure by its weight, times its weight. Its
+    sum over outcomes is 0, and the sum over the outcomes of a question counts as one observation.
+    Questions depend on one another by the gold that they share, or by group where the gold is not
+    known. See Hampel (1974), JASA 69:383-393.
+    """
+    codes, first, question = np.unique(labelled.question, return_index=True, return_inverse=True)
+    totals = np.zeros((len(codes), influence.shape[1]))
+    np.add.at(totals, question, influence * len(codes))
+    if labelled.shared is None:
+        return SharedGold.of_groups(labelled.group[first]).fit(totals)
+    return labelled.shared.take(codes).fit(totals)
+
+
+def miss_rate(labelled: Labelled) -> Interval:
+    """Compute the weighted share of misses, with Wilson's interval on the effective questions."""
+    from scipy.special import ndtri
+
+    share = labelled.weight / labelled.weight.sum()
+    value = float(share @ labelled.missed)
+    fit = dependent_mean((share * (labelled.missed - value))[:, None], labelled)
+    if np.isnan(fit.standard_error[0]):
+        return Interval(value=value, low=None, high=None)
+    variance, count = fit.mean_variance, fit.n_effective
+    # Half a question in which everything misses keeps the size finite without any variance.
+    size = (value * (1 - value) + 0.5 / count) / (variance + 0.5 / count**2)
+    quantile = float(ndtri(0.975))
+    if variance[0] > _ROUNDING:
+        quantile = float(fit.half_width()[0] / np.sqrt(variance[0]))
+    low, high = wilson(np.array([value]), size, quantile)
+    return Interval(value=value, low=max(0.0, float(low[0])), high=min(1.0, float(high[0])))
+
+
+# ---- Scores of predictions, as parts of each outcome.
+
+
+def _ratio(above: npt.ArrayLike, below: npt.ArrayLike) -> FloatArray:
+    """Divide; NaN where the divisor is not positive."""
+    above, below = np.broadcast_arrays(np.asarray(above, float), np.asarray(below, float))
+    ratio: FloatArray = np.divide(above, below, out=np.full(above.shape, np.nan), where=below > 0)
+    return ratio
+
+
+def _log_losses(predicted: FloatArray, missed: BoolArray) -> FloatArray:
+    """Compute -ln of the clipped probability of the observed outcome, `[..., n]`."""
+    clipped = np.clip(predicted, CLIP, 1 - CLIP)
+    return np.asarray(-np.log(np.where(missed, clipped, 1 - clipped)))
+
+
+def base_rate_losses(missed: BoolArray, group: IntArray, weight: FloatArray) -> FloatArray:
+    """Compute the squared error of the miss rate of all other groups, [n]; NaN for one group."""
+    _, code = np.unique(group, return_inverse=True)
+    total, misses = np.bincount(code, weight), np.bincount(code, weight * missed)
+    others = total.sum() - total
+    # A rest this small is rounding, not the weight of another group.
+    rate = _ratio(misses.sum() - misses, np.where(others > 1e-9 * total.sum(), others, 0))
+    return np.asarray((rate[code] - missed) ** 2)
+
+
+def _placements(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
+    """Compute the weighted share of the other kind that is ranked right against each outcome, [n].
+
+    A miss should be above hits, and a hit below misses. Ties count half. NaN where the other kind
+    is absent. The weighted mean over the misses is the AUROC.
+    """
+    order = np.argsort(predicted, kind="stable")
+    value, inverse = np.unique(predicted[order], return_inverse=True)
+    result = np.empty(len(predicted))
+    for kind in (True, False):
+        other = np.bincount(inverse, (weight * (missed != kind))[order], minlength=len(value))
+        share = _ratio(np.cumsum(other) - other / 2, other.sum())[inverse]
+        is_kind = missed[order] == kind
+        result[order[is_kind]] = share[is_kind] if kind else 1 - share[is_kind]
+    return result
+
+
+def _logit(predicted: FloatArray) -> FloatArray:
+    """Compute ln(p / (1 - p)) of clipped predictions."""
+    clipped = np.clip(predicted, CLIP, 1 - CLIP)
+    return np.asarray(np.log(clipped) - np.log1p(-clipped))
+
+
+def _recalibrate(
+    predicted: FloatArray, missed: BoolArray, weight: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Fit Cox's logistic recalibration (1958, Biometrika 45:562-565).
+
+    Returns intercept and slope [2] of logit P(missed) = intercept + slope * logit(predicted), and
+    the influence of each outcome on both [n, 2]. Calibrated predictions have intercept 0 and slope
+    1. NaN where misses and hits are separated, one is absent, or all predictions are equal.
+    """
+    odds = _logit(predicted)
+    nothing = np.full(2, np.nan), np.full((len(odds), 2), np.nan)
+    if missed.all() or not missed.any() or odds.std() < _ROUNDING:
+        return nothing
+    hits, misses = odds[~missed], odds[missed]
+    if hits.max() <= misses.min() or misses.max() <= hits.min():
+        return nothing
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-8)
+    model.fit(odds[:, None], missed, sample_weight=weight)
+    line = np.array([model.intercept_[0], model.coef_[0, 0]])
+    design = np.column_stack([np.ones(len(odds)), odds])
+    mean = 1 / (1 + np.exp(-(line[0] + line[1] * odds)))
+    information = (design.T * (weight * mean * (1 - mean))) @ design
+    scores = design * (weight * (missed - mean))[:, None]
+    return line, np.asarray(np.linalg.solve(information, scores.T).T)
+
+
+# ---- Outcomes for which the predictions are calibrated.
 
 
 def _isotonic_rates(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
@@ -80,7 +256,7 @@ def _group_dependence(probability: FloatArray, missed: BoolArray, group: IntArra
         return float((np.bincount(code, values) ** 2).sum() - (values**2).sum()) / 2
 
     largest = smaller - sum_of_pairs(p)
-    return float(np.clip(sum_of_pairs(residual) / largest, 0, 1)) if largest > 1e-12 else 0.0  # noqa: PLR2004 - rounding
+    return float(np.clip(sum_of_pairs(residual) / largest, 0, 1)) if largest > _ROUNDING else 0.0
 
 
 def _calibrated_outcomes(
@@ -104,6 +280,9 @@ def _calibrated_outcomes(
         yield number < predicted
 
 
+# ---- The calibration error and the reliability diagram.
+
+
 def equal_mass_bins(predicted: FloatArray, weight: FloatArray) -> IntArray:
     """Give the bin of each prediction [n]: min(15, n // 20) bins of about equal weight.
 
@@ -115,8 +294,7 @@ def equal_mass_bins(predicted: FloatArray, weight: FloatArray) -> IntArray:
     middle = (np.cumsum(mass) - mass / 2) / mass.sum()
     bins = max(1, min(MAX_BINS, len(predicted) // MIN_PER_BIN))
     _, number = np.unique(np.floor(middle * bins).astype(np.int64), return_inverse=True)
-    codes: IntArray = number[inverse].astype(np.int64)
-    return codes
+    return np.asarray(number[inverse], dtype=np.int64)
 
 
 def _sum_by_bin(values: FloatArray, bins: IntArray) -> FloatArray:
@@ -142,16 +320,14 @@ def _reliability(
     """Compute the reliability diagram in bins of equal mass, in rising order, with its band.
 
     For calibrated predictions, the consistency band of a bin holds 95 % of the observed rates.
-    `calibrated` are blocks of `_calibrated_outcomes`. They have the correlation inside groups, so
-    the width of the band includes the correlation.
+    `calibrated` are blocks of `_calibrated_outcomes`, with the correlation inside groups.
     """
     bins = equal_mass_bins(predicted, weight)
     mass = _sum_by_bin(weight, bins)
     drawn = np.concatenate([_sum_by_bin(block * weight, bins) for block in calibrated]) / mass
     means = (_sum_by_bin(values * weight, bins) / mass for values in (predicted, missed))
-    names: tuple[CurveKey, ...] = get_args(CurveKey)
-    curves = zip(names, (*means, *np.quantile(drawn, LEVELS, axis=0)), strict=True)
-    return {name: np.clip(values, 0, 1).round(_DIGITS).tolist() for name, values in curves}
+    curves = zip(get_args(CurveKey), (*means, *np.quantile(drawn, BAND, axis=0)), strict=True)
+    return {name: np.clip(values, 0, 1).round(6).tolist() for name, values in curves}
 
 
 def adjusted_level(checked_together: int) -> float:
@@ -164,7 +340,7 @@ def adjusted_level(checked_together: int) -> float:
 
 def _simulations_for(checked_together: int) -> int:
     """Return the number of simulations for the adjusted level, between 2,000 and 10,000."""
-    needed = math.ceil(_BEYOND / (1 - adjusted_level(checked_together)))
+    needed = math.ceil(BEYOND / (1 - adjusted_level(checked_together)))
     return int(np.clip(needed, MIN_SIMULATIONS, MAX_SIMULATIONS))
 
 
@@ -194,12 +370,11 @@ def _judge_error(value: float, simulated: FloatArray, checked_together: int) -> 
     )
 
 
+# ---- All figures.
+
+
 def validate(
-    labelled: Labelled,
-    predictions: FloatArray,
-    *,
-    checked_together: int,
-    seed: int,
+    labelled: Labelled, predictions: FloatArray, *, checked_together: int, seed: int
 ) -> Validation:
     """Judge out-of-fold predictions `[repeats, n]` of fits that did not see the groups.
 
@@ -218,7 +393,6 @@ def validate(
     dependence = _group_dependence(recalibrated, missed, group)
     simulated = list(_calibrated_outcomes(averaged, group, dependence, seed, simulations))
     null = np.concatenate([ece(averaged, block, weight) for block in simulated])
-    error = float(ece(averaged, missed, weight))
     return Validation(
         n=len(missed),
         groups=len(np.unique(group)),
@@ -229,7 +403,7 @@ def validate(
         miss_rate=miss_rate(labelled),
         **_figure_intervals(labelled, predictions, averaged),
         reliability=_reliability(averaged, missed, weight, simulated),
-        ece=_judge_error(error, null, checked_together),
+        ece=_judge_error(float(ece(averaged, missed, weight)), null, checked_together),
         dependence=dependence,
         checked_together=checked_together,
         simulations=simulations,
@@ -260,33 +434,32 @@ def _figure_intervals(
     missed, weight = labelled.missed, labelled.weight
     share = weight / weight.sum()
     squared = ((predictions - missed) ** 2).mean(axis=0)
-    logarithmic = log_losses(predictions, missed).mean(axis=0)
+    logarithmic = _log_losses(predictions, missed).mean(axis=0)
     base = base_rate_losses(missed, labelled.group, weight)
     score, reference = float(share @ squared), float(share @ base)
     ratio = score / reference if reference > 0 else np.nan
-    placed, ranked = placements(averaged, missed, weight), auroc(averaged, missed, weight)
+    placed = _placements(averaged, missed, weight)
+    ranked = float(_ratio((weight * missed) @ placed, weight @ missed))
     kind = np.where(missed, share @ missed, share @ ~missed)
-    line = recalibration(averaged, missed, weight)
+    (intercept, slope), of_line = _recalibrate(averaged, missed, weight)
     expected = np.clip(averaged, CLIP, 1)
-    observed = observed_expected(averaged, missed, weight)
+    observed = float((share @ missed) / (share @ expected))
     by_name = {
         "brier": (score, share * (squared - score)),
         "log_loss": (float(share @ logarithmic), share * (logarithmic - share @ logarithmic)),
         "skill": (1 - ratio, -share * (squared - ratio * base) / reference),
         "auroc": (ranked, share * (placed - ranked) / kind),
-        "intercept": (line.intercept, line.influence[:, 0]),
-        "slope": (line.slope, line.influence[:, 1]),
+        "intercept": (intercept, of_line[:, 0]),
+        "slope": (slope, of_line[:, 1]),
         "observed_expected": (
             observed,
             share * (missed - observed * expected) / (share @ expected),
         ),
     }
-    finite_names = [name for name, (value, _) in by_name.items() if np.isfinite(value)]
-    half = dict.fromkeys(by_name, np.nan)
-    influence = np.column_stack([by_name[name][1] for name in finite_names])
-    half |= dict(
-        zip(finite_names, dependent_mean(influence, labelled).half_width().tolist(), strict=True)
-    )
+    names = [name for name, (value, _) in by_name.items() if np.isfinite(value)]
+    influence = np.column_stack([by_name[name][1] for name in names])
+    widths = dependent_mean(influence, labelled).half_width().tolist()
+    half = dict.fromkeys(by_name, np.nan) | dict(zip(names, widths, strict=True))
     intervals = {}
     for name, (value, _) in by_name.items():
         low, high = np.clip(_spread_out(name, value, half[name]), *_BOUNDS[name])

@@ -13,7 +13,7 @@ import rag_eval
 from rag_eval.pipeline.live_questions import open_live
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.uncertainty.confidence_values import as_json, parse
+from rag_eval.uncertainty.confidence import as_json, parse
 
 ROUNDS = "{name: rounds, kind: iterative, base: bm25, min_recall: 1.0}"
 SHAPE = [

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from rag_eval.cli.app import app
 from rag_eval.core.errors import format_count
 from rag_eval.storage.sql import SqlStore
-from rag_eval.uncertainty.outcomes import OutcomeStore, of_frame
+from rag_eval.uncertainty.outcomes import OutcomeStore
 
 NAMED = ("--strategy", "bm25", "--fingerprint", "f1")
 
@@ -34,8 +34,8 @@ def fine(*arguments, **options):
 
 
 def stored():
-    """Return the current outcomes of the home."""
-    return of_frame(OutcomeStore(SqlStore(Path("home/rag_eval.db"))).current())
+    """Return the current outcomes of the home as rows."""
+    return list(OutcomeStore(SqlStore(Path("home/rag_eval.db"))).current().itertuples())
 
 
 def traffic(tmp_path, n=20, **more):
@@ -94,7 +94,7 @@ def test_one_judgement_is_added_and_corrected():
     assert outcome.missed_content.startswith("ask [email█")
     fine(*words, "--hit", "--correct", "looked again")
     (outcome,) = stored()
-    assert (outcome.missed, outcome.supersedes, outcome.missed_content) == (False, first, None)
+    assert (outcome.missed, outcome.supersedes, outcome.missed_content) == (0.0, first, "")
     assert outcome.note == "looked again"
     wrong = call(*words, "--hit", "--k", "5", "--missed-content", "nothing is missed")
     assert (wrong.exit_code, len(stored())) == (1, 1)

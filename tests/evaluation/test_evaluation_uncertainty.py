@@ -23,7 +23,8 @@ from rag_eval.uncertainty.calibrators import (
     keep_calibrator,
     read_calibrator,
 )
-from rag_eval.uncertainty.confidence import count_covered, leave_groups_out
+from rag_eval.uncertainty.claims import leave_groups_out
+from rag_eval.uncertainty.confidence import count_covered
 from rag_eval.uncertainty.status import Series
 
 SPANS = st.lists(

@@ -18,7 +18,7 @@ from rag_eval.reporting.html.run_panels import command
 from rag_eval.reporting.tables import Cursor, panel_words
 from rag_eval.uncertainty import conformal as conformal_splits
 from rag_eval.uncertainty import validation as ece
-from rag_eval.uncertainty.confidence import MIN_MISSED
+from rag_eval.uncertainty.claims import MIN_MISSED
 
 DEFINED = {
     term["term"]: f"{term['text']} {term.get('formula', '')}"

@@ -9,25 +9,23 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rag_eval.uncertainty.confidence import (
-    MissRate,
-    UncertainRetrieval,
-    calibrated_confidence,
-    final_confidence,
-    groundedness_confidence,
-    reported_confidence,
-    retrieval_confidence,
-    summarize,
-)
-from rag_eval.uncertainty.confidence_values import (
     Absent,
     Bounded,
     Derived,
     Deterministic,
     Measured,
+    MissRate,
+    UncertainRetrieval,
     as_json,
+    calibrated_confidence,
     compose,
     effective,
+    final_confidence,
+    groundedness_confidence,
     parse,
+    reported_confidence,
+    retrieval_confidence,
+    summarize,
 )
 from rag_eval.uncertainty.miss_rate_report import CorpusCoverage
 
@@ -141,7 +139,7 @@ def test_impossible_values_are_refused():
         Measured(value=0.5, dataset="d", n=1, ci_low=0.6, ci_high=0.7, measured_at=AT)
     with pytest.raises(ValidationError):
         Derived(value=0.5, formula="x", inputs={})
-    with pytest.raises(ValueError, match="nothing to compose"):
+    with pytest.raises(ValidationError):
         compose("all_of")
 
 

@@ -1,5 +1,6 @@
 """Conformal K against a slow reference, and its coverage where the truth is known."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_eval.uncertainty.calibration import Judged, calibrate
 from rag_eval.uncertainty.conformal import Questions, conformal_k, find_thresholds
+from rag_eval.uncertainty.validation import Labelled
 
 DEPTH = 200
 
@@ -95,3 +98,16 @@ def test_a_k_beyond_the_depth_counts_as_not_covered():
     assert result.within_depth == np.isfinite(rank).mean()
     single = Questions(np.array([2.0]), np.array([0]), 10)
     assert [rule.k for rule in conformal_k(single)] == [None] * 3
+
+
+def test_the_ranks_of_the_questions_set_k_in_a_calibration():
+    rng = np.random.default_rng(3)
+    n = 160
+    signals, few = rng.normal(size=(n, 3)), questions(12, rng, size=1)
+    missed = rng.random(n) < 1 / (1 + np.exp(0.8 - 2 * signals[:, 0]))
+    labelled = Labelled(("a", "b", "c"), signals, missed, np.arange(n), np.ones(n), np.arange(n))
+    observed = Judged(labelled, [f"g{code}" for code in range(n)], np.full(n, 0.4))
+    for asked, groups in ((None, []), (few, [12] * 3)):
+        observed = dataclasses.replace(observed, questions=asked)
+        found = calibrate(observed, prior=None, checked_together=1)
+        assert [rule.n_groups for rule in found.conformal] == groups

@@ -21,7 +21,7 @@ from rag_eval.uncertainty.estimator import (
     model_from_prior,
     sigmoid,
 )
-from rag_eval.uncertainty.scores import Labelled
+from rag_eval.uncertainty.validation import Labelled
 
 P = 8
 

@@ -14,8 +14,8 @@ from rag_eval.uncertainty.expansion import (
     MAX_SHOWN_CHARS,
     MAX_SNIPPET_CHARS,
     MAX_TEXT_CHARS,
-    STRATEGIES,
     ChatSuggester,
+    expand,
 )
 
 TEXTS = ANIMALS + FILLER
@@ -61,11 +61,11 @@ def test_suggestions_come_from_the_endpoint(llm):
     asked = ["spaniel", "granite ledge"]
     context = make_context(TEXTS, asked, suggester=suggester(llm))
     reworded = [f"Which dog: {question}" for question in asked]
-    assert STRATEGIES["reformulation"](context, np.arange(2)) == reworded
-    assert STRATEGIES["related_concept"](context, np.array([1])) == ["granite ledge dog breeds fur"]
+    assert expand("reformulation", context, np.arange(2)) == reworded
+    assert expand("related_concept", context, np.array([1])) == ["granite ledge dog breeds fur"]
     assert len(llm.received) == 3
     assert any("the spaniel is a dog of brown fur" in sent.prompt for sent in llm.received)
-    STRATEGIES["synonym"](context, np.array([0]))
+    expand("synonym", context, np.array([0]))
     assert len(llm.received) == 3
 
 
@@ -75,7 +75,7 @@ def test_suggestions_come_from_the_endpoint(llm):
 def test_a_model_that_fails_leaves_the_question_to_the_corpus(llm, model):
     asked = suggester(llm, model)
     texts = [
-        STRATEGIES["reformulation"](make_context(TEXTS, ["spaniel"], suggester=one), np.array([0]))
+        expand("reformulation", make_context(TEXTS, ["spaniel"], suggester=one), np.array([0]))
         for one in (asked, None)
     ]
     assert texts[0] == texts[1]

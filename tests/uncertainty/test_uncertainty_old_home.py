@@ -10,7 +10,7 @@ import pytest
 from rag_eval.storage.home import Home
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.calibrators import KeptCalibrator, accepted_calibrator, read_calibrator
-from rag_eval.uncertainty.outcomes import OutcomeStore, of_frame
+from rag_eval.uncertainty.outcomes import OutcomeStore
 from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.status import Series, promotions
 from rag_eval.uncertainty.traffic import TrafficStore
@@ -29,14 +29,12 @@ def home(tmp_path) -> Home:
 
 def test_a_home_of_an_earlier_version_opens(home):
     sql = SqlStore(home.folder / "rag_eval.db")
-    first, withdrawn = of_frame(OutcomeStore(sql).history())
-    assert (first.missed, first.missed_content, first.signals["tail_ratio"]) == (
-        True,
-        "a page",
-        0.5,
-    )
-    assert (withdrawn.missed, withdrawn.supersedes) == (None, first.outcome_id)
-    (claim,) = TrafficStore(sql).claims("f1")
+    first, withdrawn = OutcomeStore(sql).history().to_dict("records")
+    assert (first["missed"], first["missed_content"]) == (1.0, "a page")
+    assert first["signals"]["tail_ratio"] == 0.5
+    assert np.isnan(withdrawn["missed"])
+    assert withdrawn["supersedes"] == first["outcome_id"]
+    (claim,) = TrafficStore(sql).claims(strategy_fingerprint="f1")
     assert (claim.query, claim.miss_rate) == ("where is it", 0.25)
     draw = TrafficStore(sql).last_draw("f1", "miss_any")
     assert draw.population == draw.drawn == {claim.claim_id}

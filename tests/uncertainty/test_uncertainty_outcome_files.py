@@ -9,7 +9,7 @@ from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.outcome_files import read_claims, read_outcomes
 from rag_eval.uncertainty.outcomes import OutcomeStore, question_id
-from rag_eval.uncertainty.traffic import Sample, TrafficStore
+from rag_eval.uncertainty.traffic import TrafficStore
 
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 STRATEGY = {"strategy": "bm25", "strategy_fingerprint": "f1"}
@@ -141,8 +141,9 @@ def test_a_judgement_by_hand_is_completed(sql, tmp_path):
         ({"inclusion_probability": 1.0}, "unknown_key", "inclusion_probability"),
         ({"gold_source": "user_feedback"}, "bad_value", "gold_source"),
         ({"at": "9000-01-01T00:00:00Z"}, "bad_value", "at"),
-        ({"outcome_id": "x"}, "unknown_key", "outcome_id"),
         ({"missed_content": "x" * 20_001}, "bad_value", "missed_content"),
+        ({"missed": False, "missed_content": "x"}, "bad_value", "missed_content"),
+        ({"note": "a\x00"}, "bad_value", "note"),
         ({"query": "first"}, "bad_value", "claim_id"),
     ],
 )
@@ -172,7 +173,7 @@ def test_a_faulty_judgement_is_named_and_nothing_is_kept(sql, tmp_path, change, 
 def test_an_altered_or_unfinished_audit_is_refused(sql, tmp_path, change, code, field):
     import_claims(sql, write(tmp_path, *({**LINE, "query": f"{n}?"} for n in range(20))))
     audit = tmp_path / "audit.jsonl"
-    TrafficStore(sql).draw(Sample(n=3, seed=1), audit, now=NOW)
+    TrafficStore(sql).draw(audit, n=3, seed=1, now=NOW)
     rows = map(json.loads, audit.read_text(encoding="utf-8").splitlines())
     first, second, _ = ({**row, "missed": False, "gold_source": "human"} for row in rows)
     with pytest.raises(InputError) as caught:

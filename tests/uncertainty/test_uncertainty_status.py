@@ -11,7 +11,6 @@ from rag_eval.core.records import Interval
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.miss_rate_report import Condition, OutcomeCounts
-from rag_eval.uncertainty.scores import Labelled
 from rag_eval.uncertainty.status import (
     Series,
     Situation,
@@ -20,7 +19,7 @@ from rag_eval.uncertainty.status import (
     promotions,
     record_status,
 )
-from rag_eval.uncertainty.validation import validate
+from rag_eval.uncertainty.validation import Labelled, validate
 
 FINE = Situation(age_days=3.0, stale_after_days=180, n_unlabelled=50)
 NAMES = ("outcomes", "groups", "groups_with_misses", "groups_with_hits")

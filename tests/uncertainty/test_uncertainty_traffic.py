@@ -11,7 +11,7 @@ from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.storage.sql import SqlStore
 from rag_eval.uncertainty.outcome_files import read_claims, read_outcomes
 from rag_eval.uncertainty.outcomes import OutcomeStore, fit_rows, question_id
-from rag_eval.uncertainty.traffic import Sample, TrafficStore
+from rag_eval.uncertainty.traffic import TrafficStore
 
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
@@ -44,8 +44,8 @@ class Traffic:
     def draw(self, n=10, seed=0, path=None, **more):
         self.draws += 1
         path = path or self.folder / f"audit-{self.draws}.jsonl"
-        sample = Sample(**{"n": n, "seed": seed, "fingerprint": "f1", **more})
-        self.made = self.store.draw(sample, path, now=self.tick())
+        options = {"n": n, "seed": seed, "fingerprint": "f1", **more}
+        self.made = self.store.draw(path, now=self.tick(), **options)
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def judge(self, rows, **judgement):
