@@ -17,8 +17,8 @@ from rag_eval.pipeline.opening import adjust
 from rag_eval.pipeline.runs import open_runs
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.terminal import show_calibration
+from rag_eval.uncertainty.opened_index import TrafficFacts
 from rag_eval.uncertainty.signals import SIGNALS
-from rag_eval.uncertainty.traffic import TrafficFacts
 
 
 @pytest.fixture
