@@ -22,7 +22,7 @@ from rag_eval.core.types import Level
 from rag_eval.gates.gate import FIRST_RUN
 from rag_eval.measures.answers import AnswersPart
 from rag_eval.measures.overlap import NamedGold, SharedGold, ratio_interval
-from rag_eval.measures.strategy_report import StrategyPart
+from rag_eval.measures.strategy_figures import StrategyPart
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.measure_stages import RankingMeasures
 from rag_eval.pipeline.opening import open_beir, open_gold_set

@@ -27,8 +27,13 @@ import numpy as np
 from timing import data_folder, emit, indexed_text, json_lines, skipped
 
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.measures.citation_support import citation_support
-from rag_eval.measures.support import FUNCTION_WORDS, Groundedness, answer_sentences, groundedness
+from rag_eval.measures.contradiction import FUNCTION_WORDS
+from rag_eval.measures.support import (
+    Groundedness,
+    answer_sentences,
+    citation_support,
+    groundedness,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))
 import cited_answers

@@ -24,11 +24,9 @@ from rag_eval.core.errors import InputError, Problem, quoted
 from rag_eval.core.parts import FOREIGN
 from rag_eval.core.types import Answer, AnswerFinding, CitedSpan, Evidence, Mode
 from rag_eval.corpus.chunking import segments, spans, trim
-from rag_eval.measures.citation_support import (
+from rag_eval.measures.support import (
     SentenceSupport,
     citation_support,
-    exchanged_words,
-    missing_words,
 )
 from rag_eval.trust.guard import screen
 
@@ -433,10 +431,9 @@ def _doubt(sentence: SentenceSupport) -> str:
         return f"conflicts with what it cites: {quoted(sentence.conflict, 150)}"
     if not sentence.supported:
         return "is not supported by what it cites"
-    texts = sentence.text, sentence.passage
-    if missing := missing_words(*texts):
+    if missing := sentence.missing_words():
         return f"has words that what it cites lacks: {_join_named(missing)}"
-    exchanged = exchanged_words(*texts)
+    exchanged = sentence.exchanged_words()
     return f"exchanges words of what it cites: {_join_named(exchanged)}" if exchanged else ""
 
 

@@ -30,11 +30,18 @@ from rag_eval.core.settings import (
 )
 from rag_eval.core.types import Answer, ChatError, Message
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
-from rag_eval.measures.answers import Faithfulness, Sample, faithfulness_figure
-from rag_eval.measures.answers import judge_faithfulness as judge_samples
-from rag_eval.measures.citation_support import SentenceSupport, citation_support
+from rag_eval.measures.answers import Faithfulness, Sample, measure_faithfulness
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.support import Cites, Gap, Purpose, Score, groundedness, retrieval_gaps
+from rag_eval.measures.support import (
+    Cites,
+    Gap,
+    Purpose,
+    Score,
+    SentenceSupport,
+    citation_support,
+    groundedness,
+    retrieval_gaps,
+)
 from rag_eval.retrieval.embedders import OnnxModel
 from rag_eval.storage.hashing import digest, file_hash
 
@@ -143,7 +150,6 @@ def judge_faithfulness(
 
     `questions` are texts by query_id, `judge` is the name of the endpoint with the endpoint.
     """
-    name, endpoint = judge
     samples = [
         Sample(
             answer.query_id,
@@ -153,8 +159,7 @@ def judge_faithfulness(
         )
         for answer in answers
     ]
-    verdicts = judge_samples(samples, lambda: async_client(endpoint), endpoint, rate)
-    return faithfulness_figure(verdicts, gold, rate=rate, judge=(name, endpoint.model))
+    return measure_faithfulness(samples, gold, lambda: async_client(judge[1]), judge, rate)
 
 
 # ---- Verifiers: models that score whether evidence supports a sentence. No model ships

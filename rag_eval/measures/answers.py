@@ -35,7 +35,7 @@ from rag_eval.core.types import ABSTAINED
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import SharedGold, mean_interval, ratio_interval
-from rag_eval.measures.run_scores import AnyRuns, figure_of
+from rag_eval.measures.run_scores import RankedRuns, figure_of
 
 # ---- Answers and citations.
 
@@ -133,8 +133,7 @@ class CitationsPart(Record):
 
 
 T = TypeVar("T")
-
-
+Numbers = FloatArray | IntArray | BoolArray
 TARGETS = {
     "coverage": ">= 0.70",
     "citation_precision": ">= 0.85",
@@ -165,39 +164,38 @@ def answer_figures(
     are ignored.
     """
     n = len(gold)
-    answered, failed, abstained = (
-        rows["outcome"].isin(outcomes).to_numpy()
-        for outcomes in (["answered"], ["failed", "contract_error_reply"], ABSTAINED)
-    )
+    outcome = rows["outcome"]
+    answered, abstained = (outcome == "answered").to_numpy(), outcome.isin(ABSTAINED).to_numpy()
+    failed = outcome.isin(["failed", "contract_error_reply"]).to_numpy()
     answerable, known, n_gold = (
         rows[name].to_numpy() for name in ("answerable", "known", "n_gold")
     )
     has_gold, unanswerable = answerable & (n_gold > 0), known & ~answerable
-    n_cited, n_citing = (np.where(failed, 1, rows[name]) for name in ("n_cited", "n_citing"))
-    n_valid, n_correct, n_upheld, grounded, supported = (
-        np.where(failed, 0, rows[name])
-        for name in ("n_valid", "n_correct", "n_upheld", "groundedness", "supported")
-    )
+
+    def of_answered(name: str) -> Numbers:
+        return np.where(answered, rows[name], 0)
+
+    def unless_failed(name: str, value: int = 0) -> Numbers:
+        return np.where(failed, value, rows[name])
 
     def figure(
         name: str,
-        values: FloatArray | IntArray | BoolArray,
+        values: Numbers,
         scored: BoolArray,
         reason: str,
-        wholes: IntArray | None = None,
+        wholes: Numbers | None = None,
     ) -> AnswerFigure:
         """Average the scored values, or divide their sum by the sum of `wholes`."""
         if wholes is None:
-            kept = np.where(scored, values.astype(np.float64), np.nan)
-            units: IntArray = (~np.isnan(kept)).astype(np.int64)
-            interval = mean_interval(kept, gold)
+            means = np.where(scored, values.astype(np.float64), np.nan)
+            units: Numbers = ~np.isnan(means)
+            interval = mean_interval(means, gold)
         else:
             units = np.where(scored, wholes, 0)
             counted = np.where(units > 0, units, np.nan)
             interval = ratio_interval(values.astype(np.float64), counted, gold)
         value, low, high, n_effective = (number(float(part[0])) for part in interval)
-        is_counted = units > 0
-        n_scored = int(is_counted.sum())
+        n_scored = int((units > 0).sum())
         return AnswerFigure(
             name=name,
             value=value,
@@ -205,7 +203,7 @@ def answer_figures(
             ci_high=high,
             n_attempted=n,
             n_scored=n_scored,
-            n_failed=int((is_counted & failed).sum()),
+            n_failed=int(((units > 0) & failed).sum()),
             n_ineligible=n - n_scored,
             n_units=int(units.sum()),
             n_effective=n_effective,
@@ -214,35 +212,44 @@ def answer_figures(
         )
 
     everything, has_text = np.ones(n, dtype=bool), answered | failed
-    judged, due = has_gold | unanswerable, np.maximum(n_cited, 1)
-    of_answerable = np.where(answerable, n_correct, 0)
+    n_cited, grounded = unless_failed("n_cited", 1), unless_failed("groundedness")
+    correct, coverage = of_answered("n_correct"), of_answered("coverage")
     no_gold = "no answerable question has a gold span"
     no_citation = "no answer to a judged question cites anything"
     no_source = "no answer cites anything"
     no_text = "no answer has a sentence to score"
     no_unanswerable = "no question is unanswerable"
-    no_answerable = "no question is answerable"
     nothing = "no question was attempted"
-    parts = rows["coverage"], n_correct, rows["n_gold_matched"]
-    coverage, n_correct, n_matched = (np.where(answered, part, 0) for part in parts)
-    failures = {
-        f"failure_rate_{code}": np.array([code in row for row in codes], dtype=bool)
-        for code in sorted({code for row in codes for code in row})
-    }
+    failures = {code: np.array([code in row for row in codes]) for row in codes for code in row}
     return [
         figure("coverage", coverage, has_gold, no_gold),
-        figure("citation_precision", of_answerable, judged, no_citation, n_cited),
-        figure("citation_recall", n_matched, has_gold, no_gold, n_gold),
-        figure("citation_match_rate", n_correct, has_gold, no_gold, due),
-        figure("citation_validity_rate", n_valid, everything, no_source, n_cited),
-        figure("citation_support", n_upheld, everything, no_source, n_citing),
+        figure(
+            "citation_precision",
+            np.where(answerable, unless_failed("n_correct"), 0),
+            has_gold | unanswerable,
+            no_citation,
+            n_cited,
+        ),
+        figure("citation_recall", of_answered("n_gold_matched"), has_gold, no_gold, n_gold),
+        figure("citation_match_rate", correct, has_gold, no_gold, np.maximum(n_cited, 1)),
+        figure("citation_validity_rate", unless_failed("n_valid"), everything, no_source, n_cited),
+        figure(
+            "citation_support",
+            unless_failed("n_upheld"),
+            everything,
+            no_source,
+            unless_failed("n_citing", 1),
+        ),
         figure("groundedness", grounded, has_text, no_text),
-        figure("supported_share", supported, has_text, no_text),
+        figure("supported_share", unless_failed("supported"), has_text, no_text),
         figure("abstention_rate", abstained, unanswerable, no_unanswerable),
         figure("answered_anyway", answered, unanswerable, no_unanswerable),
-        figure("refused_answerable", abstained, known & answerable, no_answerable),
+        figure("refused_answerable", abstained, known & answerable, "no question is answerable"),
         figure("failure_rate", failed, everything, nothing),
-        *(figure(name, values, everything, nothing) for name, values in failures.items()),
+        *(
+            figure(f"failure_rate_{code}", failures[code], everything, nothing)
+            for code in sorted(failures)
+        ),
     ]
 
 
@@ -250,6 +257,14 @@ def answer_figures(
 
 _REQUESTS = 2
 """Requests that ragas sends for a sample: one for the statements, one for their verdicts."""
+_FAILURES = {
+    "TimeoutError": "timeout",
+    "APITimeoutError": "timeout",
+    "RateLimitError": "rate_limited",
+    "APIStatusError": "refused",
+    "APIConnectionError": "connection",
+}
+"""Failure name by class of an error or of its cause; the first fitting class counts."""
 
 
 class Sample(NamedTuple):
@@ -261,119 +276,111 @@ class Sample(NamedTuple):
     retrieved_contexts: Sequence[str]
 
 
-class Judged(NamedTuple):
-    """Scores of ragas for every question, [n]."""
-
-    value: FloatArray
-    """Faithfulness in [0, 1]; NaN outside the sample, or after a failure of the judge."""
-    failure: list[str]
-    """Reason why a sampled question has no value: `nan`, `timeout`, `refused`, ...; else empty."""
-
-
-def _is_sampled(query_id: str, rate: float) -> bool:
-    """Tell whether a question is in the sample of this rate, by the hash of its id.
-
-    A larger rate keeps every question of a smaller rate.
-
-    Examples
-    --------
-    >>> [_is_sampled("q1", rate) for rate in (0.0, 1.0)]
-    [False, True]
-    """
-    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8]) < rate * 2**64
-
-
-def judge_faithfulness(
-    samples: Sequence[Sample], make_client: Callable[[], Any], endpoint: Endpoint, rate: float
-) -> Judged:
-    """Ask ragas' Faithfulness about a deterministic sample of the questions.
+def measure_faithfulness(
+    samples: Sequence[Sample],
+    gold: SharedGold,
+    make_client: Callable[[], Any],
+    judge: tuple[str, Endpoint],
+    rate: float,
+) -> Faithfulness:
+    """Average ragas' Faithfulness over a deterministic sample of the questions.
 
     ragas splits an answer into statements, and asks which statements follow from the contexts. The
-    value is their share. ragas gives NaN without a statement or verdict, which counts as a failure.
-    Questions without words, answer or contexts are left out. `make_client` makes the
-    `openai.AsyncOpenAI` of the endpoint, once, in the thread and event loop that use and close it.
+    value is their share. Questions without words, answer or contexts are left out. A failure of the
+    judge says nothing about the answer, so it counts in `n_failed` and in `n_ineligible`. `judge`
+    is the name of the endpoint with the endpoint. `make_client` makes its `openai.AsyncOpenAI`,
+    once, in the thread and event loop that use and close it.
     """
-    value, failure = np.full(len(samples), np.nan), [""] * len(samples)
+    name, endpoint = judge
+    value, failures = np.full(len(samples), np.nan), Counter[str]()
+    for at, score, failure in _judge(samples, make_client, endpoint, rate):
+        value[at] = score
+        failures.update([failure] if failure else [])
+    n_scored = int((~np.isnan(value)).sum())
+    counts = dict(sorted(failures.items()))
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    reason = (
+        f"every call of the judge failed: {listed}" if counts else "no answer was in the sample"
+    )
+    mean, low, high, n_effective = (number(float(p[0])) for p in mean_interval(value, gold))
+    return Faithfulness.model_validate(
+        {
+            "value": mean,
+            "ci_low": low,
+            "ci_high": high,
+            "why": {} if n_scored else {"value": reason},
+            "n_attempted": len(value),
+            "n_scored": n_scored,
+            "n_failed": failures.total(),
+            "n_ineligible": len(value) - n_scored,
+            "n_effective": n_effective,
+            "n_sampled": n_scored + failures.total(),
+            "failures": counts,
+            "sample_rate": rate,
+            "endpoint": name,
+            "model": endpoint.model,
+        }
+    )
+
+
+def _judge(
+    samples: Sequence[Sample], make_client: Callable[[], Any], endpoint: Endpoint, rate: float
+) -> list[tuple[int, float, str]]:
+    """Return position, value (NaN after a failure) and failure of each judged sample."""
     chosen = [
         at
         for at, sample in enumerate(samples)
         if sample.user_input.strip() and sample.response.strip() and sample.retrieved_contexts
         if _is_sampled(sample.query_id, rate)
     ]
-    if chosen:
-        metric = _import_ragas(endpoint)
-        asked = _ask_all([samples[at] for at in chosen], make_client, metric, endpoint)
-        for at, (score, reason) in zip(chosen, _run_alone(asked), strict=True):
-            value[at], failure[at] = score, reason
-    return Judged(value, failure)
+    if not chosen:
+        return []
+    with _quiet():
+        from ragas.llms import llm_factory
+        from ragas.metrics.collections import Faithfulness as Metric
+    options = {"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens}
+
+    async def ask_all() -> list[tuple[int, float, str]]:
+        slots = asyncio.Semaphore(endpoint.concurrency)
+        async with make_client() as client:
+            metric = Metric(llm=llm_factory(endpoint.model, client=client, **options))
+
+            async def ask(at: int) -> tuple[int, float, str]:
+                async with slots:
+                    try:
+                        call = metric.ascore(
+                            user_input=samples[at].user_input,
+                            response=samples[at].response,
+                            retrieved_contexts=list(samples[at].retrieved_contexts),
+                        )
+                        reply = await asyncio.wait_for(call, _REQUESTS * endpoint.timeout_s)
+                        score = float(reply.value)
+                    except Exception as error:  # noqa: BLE001 - any error fails this sample only
+                        return at, math.nan, _failure_name(error)
+                is_score = math.isfinite(score) and 0 <= score <= 1
+                return (at, score, "") if is_score else (at, math.nan, "nan")
+
+            return await asyncio.gather(*map(ask, chosen))
+
+    return _run_alone(ask_all())
+
+
+def _is_sampled(query_id: str, rate: float) -> bool:
+    """Tell by the hash of its id whether a question is in the sample; a larger rate only adds."""
+    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8]) < rate * 2**64
+
+
+def _failure_name(error: BaseException) -> str:
+    """Name a failure without the text of the reply, because the text is untrusted."""
+    links = [link for link in (error, error.__cause__, error.__context__) if link is not None]
+    classes = {cls.__name__ for link in links for cls in type(link).__mro__}
+    return next((name for cls, name in _FAILURES.items() if cls in classes), "invalid_reply")
 
 
 def _run_alone(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a thread of its own, because the caller may run an event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
-
-
-def score_contexts(
-    retrieved: Sequence[Sequence[str]], reference: Sequence[Sequence[str]]
-) -> FloatArray:
-    """Compute ragas' IDBasedContextRecall and IDBasedContextPrecision from ids, [n, 2]."""
-    with _quiet():
-        from ragas import SingleTurnSample
-        from ragas.metrics import IDBasedContextPrecision, IDBasedContextRecall
-    metrics = IDBasedContextRecall(), IDBasedContextPrecision()
-
-    async def score() -> list[float]:
-        return [
-            # single_turn_ascore keeps an id for telemetry in the user's home in any case.
-            await metric._single_turn_ascore(sample, None)  # noqa: SLF001 - no telemetry id
-            for found, wanted in zip(retrieved, reference, strict=True)
-            for sample in [
-                SingleTurnSample(
-                    retrieved_context_ids=list(found), reference_context_ids=list(wanted)
-                )
-            ]
-            for metric in metrics
-        ]
-
-    return np.array(_run_alone(score()), dtype=np.float64).reshape(-1, len(metrics))
-
-
-def faithfulness_figure(
-    judged: Judged, gold: SharedGold, *, rate: float = 1.0, judge: tuple[str, str] = ("", "")
-) -> Faithfulness:
-    """Average over the questions with a value; count the judge's failures in `n_failed`.
-
-    A failure of the judge says nothing about the answer, so `n_ineligible` counts it too. `judge`
-    is the name and the model of the endpoint.
-    """
-    scored = ~np.isnan(judged.value)
-    n_scored = int(scored.sum())
-    failures = dict(sorted(Counter(filter(None, judged.failure)).items()))
-    listed = ", ".join(f"{name} {count}" for name, count in failures.items())
-    reason = (
-        f"every call of the judge failed: {listed}" if listed else "no answer was in the sample"
-    )
-    interval = mean_interval(judged.value, gold)
-    value, low, high, n_effective = (number(float(part[0])) for part in interval)
-    return Faithfulness.model_validate(
-        {
-            "value": value,
-            "ci_low": low,
-            "ci_high": high,
-            "why": {} if n_scored else {"value": reason},
-            "n_attempted": len(scored),
-            "n_scored": n_scored,
-            "n_failed": sum(failures.values()),
-            "n_ineligible": len(scored) - n_scored,
-            "n_effective": n_effective,
-            "n_sampled": n_scored + sum(failures.values()),
-            "failures": failures,
-            "sample_rate": rate,
-            "endpoint": judge[0],
-            "model": judge[1],
-        }
-    )
 
 
 @contextlib.contextmanager
@@ -385,60 +392,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _import_ragas(endpoint: Endpoint) -> Callable[[Any], Any]:
-    """Import ragas in the caller's thread; return the function that makes the metric."""
-    with _quiet():
-        from ragas.llms import llm_factory
-        from ragas.metrics.collections import Faithfulness as Metric
-    options = {"temperature": endpoint.temperature, "max_tokens": endpoint.max_tokens}
-    return lambda client: Metric(llm=llm_factory(endpoint.model, client=client, **options))
-
-
-async def _ask_all(
-    samples: list[Sample],
-    make_client: Callable[[], Any],
-    make_metric: Callable[[Any], Any],
-    endpoint: Endpoint,
-) -> list[tuple[float, str]]:
-    """Return value (NaN after a failure) and failure of each sample."""
-    slots = asyncio.Semaphore(endpoint.concurrency)
-    async with make_client() as client:
-        metric = make_metric(client)
-
-        async def ask(sample: Sample) -> tuple[float, str]:
-            async with slots:
-                try:
-                    call = metric.ascore(
-                        user_input=sample.user_input,
-                        response=sample.response,
-                        retrieved_contexts=list(sample.retrieved_contexts),
-                    )
-                    found = await asyncio.wait_for(call, _REQUESTS * endpoint.timeout_s)
-                    score = float(found.value)
-                except Exception as error:  # noqa: BLE001 - any error fails this sample only
-                    return math.nan, _failure_name(error)
-            is_score = math.isfinite(score) and 0 <= score <= 1
-            return (score, "") if is_score else (math.nan, "nan")
-
-        return await asyncio.gather(*map(ask, samples))
-
-
-_FAILURES = {
-    "TimeoutError": "timeout",
-    "APITimeoutError": "timeout",
-    "RateLimitError": "rate_limited",
-    "APIStatusError": "refused",
-    "APIConnectionError": "connection",
-}
-"""Failure name by class of an error or of its cause; the first fitting class counts."""
-
-
-def _failure_name(error: BaseException) -> str:
-    """Name a failure without the text of the reply, because the text is untrusted."""
-    links = [link for link in (error, error.__cause__, error.__context__) if link is not None]
-    classes = {cls.__name__ for link in links for cls in type(link).__mro__}
-    return next((name for cls, name in _FAILURES.items() if cls in classes), "invalid_reply")
-
+# ---- Measures of ragas on ids of documents, beside ours
 
 K = 10
 MAX_SAMPLES = 500
@@ -459,41 +413,54 @@ _BESIDE = {
 NO_DOCUMENT = "no question has a relevant document"
 
 
-def measure_contexts(runs: AnyRuns, per_query: pd.DataFrame) -> list[RagasFigure]:
+def measure_contexts(runs: RankedRuns, per_query: pd.DataFrame) -> list[RagasFigure]:
     """Measure the first ten documents of each question as it was first put, under one seed."""
     name, gold = runs.config.primary_strategy, runs.gold_variants
     seed = runs.first_seed(name)
     relevant = gold.qrels_document[gold.qrels_document["gain"] > 0]
     wanted = relevant.groupby("query_id")["item_id"].agg(list)
     variants = gold.variants.reset_index(drop=True)
-    first = variants[
-        (variants["paraphrase_id"] == ORIGINAL) & variants["query_id"].isin(wanted.index)
-    ].head(MAX_SAMPLES)
+    is_original = variants["paraphrase_id"] == ORIGINAL
+    first = variants[is_original & variants["query_id"].isin(wanted.index)].head(MAX_SAMPLES)
+    ids, rows = first["query_id"].tolist(), runs.rows(name)[seed]
     documents = runs.units(name)["doc_id"].to_numpy(dtype=object)
-    rows = runs.rows(name)[seed]
-    found = [
-        list(dict.fromkeys(documents[[row for row in rows[at] if row >= 0]]))[:K]
-        for at in first.index
-    ]
-    values = score_contexts(found, wanted[first["query_id"]].tolist())
-    own = per_query[
-        (per_query["strategy"] == name)
-        & (per_query["level"] == "document")
-        & (per_query["paraphrase_id"] == ORIGINAL)
-        & (per_query["seed"] == seed)
-    ].set_index("query_id")
-    shared = runs.gold.named_gold.of(first["query_id"].tolist())
-    figures = []
-    for at, (name, (ours, column, difference)) in enumerate(_BESIDE.items()):
-        mean = own[column].reindex(first["query_id"]).mean() if len(first) else np.nan
-        record = aggregate([name], values[:, [at]], shared)[0]
-        figures.append(
-            RagasFigure(
-                **dict(figure_of(record, None if len(first) else NO_DOCUMENT)),
-                name=name,
-                ours=ours,
-                ours_value=number(float(mean)),
-                difference=difference,
-            )
+    ranked = [documents[[row for row in rows[at] if row >= 0]] for at in first.index]
+    values = _score_contexts([list(dict.fromkeys(row))[:K] for row in ranked], wanted[ids].tolist())
+    ours = per_query.query(
+        "strategy == @name and level == 'document' and paraphrase_id == @ORIGINAL and seed == @seed"
+    ).set_index("query_id")
+    records = aggregate(list(_BESIDE), values, runs.gold.named_gold.of(ids))
+    return [
+        RagasFigure(
+            **dict(figure_of(record, None if ids else NO_DOCUMENT)),
+            name=record.label,
+            ours=label,
+            ours_value=number(float(ours[column].reindex(ids).mean())) if ids else None,
+            difference=difference,
         )
-    return figures
+        for record, (label, column, difference) in zip(records, _BESIDE.values(), strict=True)
+    ]
+
+
+def _score_contexts(
+    retrieved: Sequence[Sequence[str]], reference: Sequence[Sequence[str]]
+) -> FloatArray:
+    """Compute ragas' IDBasedContextRecall and IDBasedContextPrecision from ids, [n, 2]."""
+    with _quiet():
+        from ragas import SingleTurnSample
+        from ragas.metrics import IDBasedContextPrecision, IDBasedContextRecall
+    metrics = IDBasedContextRecall(), IDBasedContextPrecision()
+    samples = [
+        SingleTurnSample(retrieved_context_ids=list(ids), reference_context_ids=list(relevant))
+        for ids, relevant in zip(retrieved, reference, strict=True)
+    ]
+
+    async def score() -> list[float]:
+        return [
+            # single_turn_ascore keeps an id for telemetry in the user's home in any case.
+            await metric._single_turn_ascore(sample, None)  # noqa: SLF001 - no telemetry id
+            for sample in samples
+            for metric in metrics
+        ]
+
+    return np.array(_run_alone(score()), dtype=np.float64).reshape(-1, len(metrics))

@@ -9,22 +9,27 @@ import functools
 import itertools
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from rag_eval.corpus.analyzer import NUMBER_WORDS, STOP_WORDS, Analyzer, spell_number
 
-Kind = Literal["negation", "number", "name"]
-
-
-class Conflict(NamedTuple):
-    """A detail of a sentence, and what the evidence says in its place; empty if it says nothing."""
-
-    kind: Kind
-    sentence: str
-    evidence: str
-
-
+_WITHOUT_WEIGHT = """
+about above across after again against all along also although always am among any anyone anything
+around away back because been before being below between both came can cannot come could did do
+does doing done down during each either else enough etc ever every few from further get gets
+getting give given go goes going got had has have having he her here hers herself him himself his
+how however i its itself just least less let like likely made mainly make makes making many may me
+might more most much must my myself neither never next none nor now off often once one only other
+others otherwise our ours ourselves out over own per perhaps please quite rather really same see
+seem several shall she should since so some someone something still than themselves though through
+thus together too toward under until up upon us use used uses using various very via want was we
+well were what whatever when where whereas whether which while who whole whom whose why within
+without would yet you your yours yourself according regarding overall furthermore moreover
+therefore hence
+"""
+FUNCTION_WORDS = frozenset(_WITHOUT_WEIGHT.split()) - STOP_WORDS
+"""English words without weight in a comparison, besides the analyzer's stop words."""
 _NEGATIONS = frozenset(
     "not n't cannot never no none nor neither without nobody nothing nowhere unable".split()
 )
@@ -36,14 +41,8 @@ _DENIALS = _NEGATIONS | frozenset(
     "lacked lacking fails failed fail hardly scarcely barely absence absent inability".split()
 )
 """Words of the evidence that may deny what the sentence negates with "not"."""
+_WEIGHTLESS = (STOP_WORDS | FUNCTION_WORDS | _NEGATIONS) - {"only"}
 _AFTER_NOT = frozenset("only just merely simply necessarily solely doubt question wonder".split())
-_FUNCTION_WORDS = STOP_WORDS | frozenset(
-    "he she his him hers i we our us you your my me its it also however although when while after "
-    "before since during some many most both each other another one there these those here who "
-    "whom which what where why how than about can could would should may might must do does did "
-    "has have had been being were was because so just very from into over under up down out off "
-    "again once own same between through until more".split()
-)
 _ORDINALS = "second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 _VALUES = {word: str(number) for number, word in enumerate(NUMBER_WORDS) if number > 1} | {
     word: f"{number}th" for number, word in enumerate(_ORDINALS, 2)
@@ -55,10 +54,20 @@ _TOKEN = re.compile(
 )
 _GAP = 20
 """Distance that the end of a sentence adds, so that words of other sentences count for little."""
+MOST_SENTENCE, MOST_WINDOW = 2000, 8000
+"""Largest number of characters read of a sentence and of a window, so that time stays linear."""
 _Span = tuple[int, int]
 """First and last word of a detail."""
 _analyzer = functools.cache(Analyzer)
 """Made at the first stem: its packages are not in the core, which reads reports."""
+
+
+class Conflict(NamedTuple):
+    """A detail of a sentence, and what the evidence says in its place; empty if it says nothing."""
+
+    kind: Literal["negation", "number", "name"]
+    sentence: str
+    evidence: str
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -67,72 +76,62 @@ def _stem(word: str) -> str:
     return stem
 
 
-class _Text:
-    """The words of a text, with an entry in each list for each word.
+class _Word(NamedTuple):
+    shown: str
+    lower: str
+    stem: str
+    sentence: int
+    place: int
+    """Position, which grows by _GAP at the end of a sentence."""
+    number: str
+    """Value of a number, else empty."""
+    is_name: bool
+    """Whether it is capitalised inside a sentence, or has capitals or digits inside."""
+    has_content: bool
 
-    `values` holds the numbers, empty for other words, and `sentences` the number of the sentence.
-    `spots` lists the words of each stem.
-    """
+
+class _Text:
+    """The words of a text, and the positions of each stem."""
 
     def __init__(self, text: str) -> None:
-        self.shown: list[str] = []
-        self.words: list[str] = []
-        self.places: list[int] = []
-        self.values: list[str] = []
-        self.is_name: list[bool] = []
-        self.sentences: list[int] = []
-        place, is_start, n_stops = 0, True, 0
+        self.words: list[_Word] = []
+        place, sentence, is_start = 0, 0, True
         for match in _TOKEN.finditer(text):
             if match["stop"]:
-                place, is_start, n_stops = place + _GAP, True, n_stops + 1
+                place, sentence, is_start = place + _GAP, sentence + 1, True
                 continue
-            word = match[0].lower().replace("’", "'").removesuffix("'s")
+            shown = match[0]
+            word = shown.lower().replace("’", "'").removesuffix("'s")
             word = "n't" if word.endswith("n't") else word
-            value = _VALUES.get(word, "")
+            number = _VALUES.get(word, "")
             if match["number"]:
-                value = spell_number(word.rstrip("stndrh")) + ("th" if match["th"] else "")
-            if word in _SCALES and self.values and self.values[-1].replace(".", "").isdigit():
-                self.values[-1] = spell_number(f"{float(self.values[-1]) * _SCALES[word]:.1f}")
-            self.shown.append(match[0])
-            self.words.append(word)
-            self.places.append(place)
-            self.values.append(value)
-            self.sentences.append(n_stops)
-            self.is_name.append(not value and _is_name(match[0], word, is_start=is_start))
+                number = spell_number(word.rstrip("stndrh")) + ("th" if match["th"] else "")
+            if word in _SCALES and self.words and self.words[-1].number.replace(".", "").isdigit():
+                scaled = float(self.words[-1].number) * _SCALES[word]
+                self.words[-1] = self.words[-1]._replace(number=spell_number(f"{scaled:.1f}"))
+            has_content = word not in _WEIGHTLESS
+            inside = shown[1:] if is_start or not shown.isalpha() else shown
+            is_odd = inside != inside.lower() or any(map(str.isdigit, shown[is_start:]))
+            is_name = is_odd and has_content and not number and len(shown) > 1
+            facts = (sentence, place, number, is_name, has_content)
+            self.words.append(_Word(shown, word, _stem(word), *facts))
             place, is_start = place + 1, False
-        self.stems = [_stem(word) for word in self.words]
         self.spots: dict[str, list[int]] = {}
-        for at, stem in enumerate(self.stems):
-            self.spots.setdefault(stem, []).append(at)
+        for at, entry in enumerate(self.words):
+            self.spots.setdefault(entry.stem, []).append(at)
 
     def phrase(self, first: int, last: int) -> str:
         """Return the words from one to another, as they are spelled."""
-        return " ".join(self.shown[max(first, 0) : last + 1])
+        return " ".join(word.shown for word in self.words[max(first, 0) : last + 1])
 
-    def follows(self, at: int) -> str:
-        """Return the word behind a word, or an empty text."""
-        return self.words[at + 1] if at + 1 < len(self.words) else ""
-
-    def find(self, stems: Iterable[str]) -> list[_Span]:
-        """Return the words with one of the stems."""
-        return [(at, at) for at in sorted(at for stem in stems for at in self.spots.get(stem, ()))]
+    def find(self, stem: str) -> list[_Span]:
+        """Return the words with a stem."""
+        return [(at, at) for at in self.spots.get(stem, ())]
 
     def content(self, first: int, last: int) -> list[int]:
         """Return the content words from one to another, in the text."""
         inside = range(max(first, 0), min(last + 1, len(self.words)))
-        return [at for at in inside if _has_content(self.words[at])]
-
-
-def _has_content(word: str) -> bool:
-    return word not in _FUNCTION_WORDS and word not in _NEGATIONS
-
-
-def _is_name(shown: str, word: str, *, is_start: bool) -> bool:
-    """Tell whether a word is capitalised inside a sentence, or has capitals or digits inside."""
-    if shown.isalpha() and shown[1:].islower() and (is_start or not shown[0].isupper()):
-        return False
-    is_odd = any(char.isupper() or char.isdigit() for char in shown[0 if not is_start else 1 :])
-    return is_odd and len(shown) > 1 and _has_content(word)
+        return [at for at in inside if self.words[at].has_content]
 
 
 # The sentences of one answer share windows and evidence. More entries would hold whole corpora.
@@ -158,22 +157,22 @@ def _best(
     """
     low, high = span
     around = [
-        (text.spots.get(sentence.stems[at], []), 1 / max(low - at, at - high))
+        (text.spots.get(sentence.words[at].stem, []), 1 / max(low - at, at - high))
         for at in sentence.content(low - _REACH, high + _REACH)
         if not low <= at <= high
     ]
     total = sum(weight for _, weight in around) or 1.0
-    best: tuple[float, _Span | None] = 0.0, None
-    for low, high in itertools.islice(spans, _MOST_PLACES):
+    best: tuple[float, _Span | None] = -1.0, None
+    for first, last in itertools.islice(spans, _MOST_PLACES):
         agreement = 0.0
         for spots, weight in around:
-            middle = bisect_left(spots, low)
-            beside = (at for at in spots[max(middle - 1, 0) : middle + 2] if not low <= at <= high)
-            away = (abs(text.places[at] - text.places[low if at < low else high]) for at in beside)
+            middle = bisect_left(spots, first)
+            near = spots[max(middle - 1, 0) : middle + 2]
+            ends = ((at, first if at < first else last) for at in near if not first <= at <= last)
+            away = (abs(text.words[at].place - text.words[end].place) for at, end in ends)
             agreement += min(weight, 1 / min(away, default=1e9))
-        if best[1] is None or agreement > best[0] * total:
-            best = agreement / total, (low, high)
-    return best
+        best = max(best, (agreement / total, (first, last)), key=lambda pair: pair[0])
+    return max(best[0], 0.0), best[1]
 
 
 class _Pair(NamedTuple):
@@ -181,80 +180,71 @@ class _Pair(NamedTuple):
 
     sentence: _Text
     window: _Text
-    evidence: Sequence[str]
+    evidence: str
 
     def replacement(
-        self,
-        span: _Span,
-        find: Callable[[_Text], list[_Span]],
-        others: list[_Span],
-        ratio: float,
+        self, span: _Span, find: Callable[[_Text], list[_Span]], others: list[_Span], ratio: float
     ) -> tuple[bool, _Span | None]:
         """Tell whether the evidence has a detail, and return what the window has in its place.
 
         The rest of the evidence is read only where the window lacks the detail or fits another one
         better.
         """
-        own, place = _best(self.sentence, span, self.window, find(self.window))
+        agreement, place = _best(self.sentence, span, self.window, find(self.window))
         other, rival = _best(self.sentence, span, self.window, others)
-        places, exists = self.window.places, place is not None
-        if place and rival and abs(places[place[0]] - places[rival[0]]) <= _LISTED:
+        words = self.window.words
+        if place and rival and abs(words[place[0]].place - words[rival[0]].place) <= _LISTED:
             return True, None
-        for text in map(_read, self.evidence if not exists or other > ratio * own else ()):
-            agreement, elsewhere = _best(self.sentence, span, text, find(text))
-            own, exists = max(own, agreement), exists or elsewhere is not None
-        return exists, rival if other > max(_LEAST, ratio * own) else None
+        if not place or other > ratio * agreement:
+            text = _read(self.evidence)
+            elsewhere, far = _best(self.sentence, span, text, find(text))
+            agreement, place = max(agreement, elsewhere), place or far
+        return place is not None, rival if other > max(_LEAST, ratio * agreement) else None
 
 
 def _number_conflicts(pair: _Pair) -> Iterator[Conflict]:
     sentence, window, _ = pair
+    values = {word.number for word in sentence.words}
+    others = [(at, at) for at, word in enumerate(window.words) if word.number not in values | {""}]
+    for at, value in enumerate(word.number for word in sentence.words):
+        if not value:
+            continue
 
-    def find(text: _Text, value: str) -> list[_Span]:
-        return [(at, at) for at, other in enumerate(text.values) if other == value]
+        def find(text: _Text, value: str = value) -> list[_Span]:
+            return [(at, at) for at, word in enumerate(text.words) if word.number == value]
 
-    others = [
-        (at, at) for at, other in enumerate(window.values) if other and other not in sentence.values
-    ]
-    for at, value in enumerate(sentence.values):
-        if value:
-            find_value = functools.partial(find, value=value)
-            exists, rival = pair.replacement((at, at), find_value, others, _NUMBER)
-            if rival or not exists:
-                instead = window.phrase(rival[0], rival[0] + 1) if rival else ""
-                yield Conflict("number", sentence.phrase(at, at + 1), instead)
+        exists, rival = pair.replacement((at, at), find, others, _NUMBER)
+        if rival or not exists:
+            instead = window.phrase(rival[0], rival[0] + 1) if rival else ""
+            yield Conflict("number", sentence.phrase(at, at + 1), instead)
 
 
 def _name_spans(text: _Text, window: _Text) -> list[_Span]:
     """Find runs of names; the first word of a sentence is one if it is a name in the window."""
     spans: list[_Span] = []
-    for at, stem in enumerate(text.stems):
-        in_window = text.shown[at][0].isupper() and any(
-            window.is_name[place] for place in window.spots.get(stem, ())
-        )
-        if text.is_name[at] or in_window:
-            is_run = spans and spans[-1][1] == at - 1 and text.places[at] - text.places[at - 1] == 1
+    for at, word in enumerate(text.words):
+        again = (window.words[place].is_name for place in window.spots.get(word.stem, ()))
+        if word.is_name or (word.shown[0].isupper() and any(again)):
+            is_run = spans and spans[-1][1] == at - 1 and word.place - text.words[at - 1].place == 1
             spans[-1:] = [(spans[-1][0], at)] if is_run else [*spans[-1:], (at, at)]
     return spans
-
-
-def _find_name(text: _Text, stems: Sequence[str]) -> list[_Span]:
-    """Find a word of a name, or its spelling in one word or in two."""
-    name = "".join(stems)
-    joined = (at for at in range(1, len(text.stems)) if text.stems[at - 1] + text.stems[at] == name)
-    return text.find([*stems, name]) or [(at, at) for at in joined]
 
 
 def _name_conflicts(pair: _Pair) -> Iterator[Conflict]:
     sentence, window, _ = pair
     spans = _name_spans(sentence, window)
-    names = {stem for low, high in spans for stem in sentence.stems[low : high + 1]}
+    names = {word.stem for low, high in spans for word in sentence.words[low : high + 1]}
     others = [
         (low, high)
         for low, high in _name_spans(window, window)
-        if names.isdisjoint(window.stems[low : high + 1])
+        if names.isdisjoint(word.stem for word in window.words[low : high + 1])
     ]
     for low, high in spans:
-        find = functools.partial(_find_name, stems=sentence.stems[low : high + 1])
+        stems = [word.stem for word in sentence.words[low : high + 1]]
+
+        def find(text: _Text, stems: list[str] = stems) -> list[_Span]:
+            return sorted(itertools.chain(*map(text.find, {*stems, "".join(stems)})))
+
         exists, rival = pair.replacement((low, high), find, others, _NAME)
         if exists and not rival:
             rival = _find_stranger(pair, (low, high), find, others)
@@ -262,8 +252,10 @@ def _name_conflicts(pair: _Pair) -> Iterator[Conflict]:
             yield Conflict("name", sentence.phrase(low, high), window.phrase(*rival))
 
 
-_LEAST_REST, _LONGEST = 2, 100
-"""Least other content words of a sentence with a wrong name; words of a sentence that are read."""
+_LEAST_OTHERS = 2
+"""Least other content words of a sentence with a wrong name."""
+_LONGEST = 100
+"""Number of words of a sentence that are read on each side of a name."""
 
 
 def _find_stranger(
@@ -274,20 +266,18 @@ def _find_stranger(
     A sentence of the window has all other content words of the sentence, and another name in place
     of the name. No sentence of the evidence has the name with all these words.
     """
-    sentence, window, _ = pair
-    beside = (at for at in sentence.content(0, len(sentence.words)) if not span[0] <= at <= span[1])
-    rest = {sentence.stems[at] for at in beside}
-    if len(rest) < _LEAST_REST:
+    around = [*pair.sentence.words[: span[0]], *pair.sentence.words[span[1] + 1 :]]
+    stems = {word.stem for word in around if word.has_content}
+    if len(stems) < _LEAST_OTHERS:
         return None
 
-    def is_whole(text: _Text, place: int) -> bool:
-        near = range(max(place - _LONGEST, 0), min(place + _LONGEST, len(text.words)))
-        same = {text.stems[at] for at in near if text.sentences[at] == text.sentences[place]}
-        return rest <= same
+    def is_whole(text: _Text, at: int) -> bool:
+        near = text.words[max(at - _LONGEST, 0) : at + _LONGEST]
+        return stems <= {word.stem for word in near if word.sentence == text.words[at].sentence}
 
-    rival = next((other for other in others if is_whole(window, other[0])), None)
-    texts = map(_read, pair.evidence) if rival else ()
-    return None if any(is_whole(text, at) for text in texts for at, _ in find(text)) else rival
+    rival = next((other for other in others if is_whole(pair.window, other[0])), None)
+    text = _read(pair.evidence if rival else "")
+    return None if any(is_whole(text, at) for at, _ in find(text)) else rival
 
 
 _DENIED = 0.4
@@ -296,63 +286,49 @@ _BEFORE, _BEHIND, _SCOPE = 5, 2, 6
 """Words before and behind a word in which a cue can negate it; words behind a cue in its scope."""
 
 
-def _is_near(text: _Text, cues: Iterable[int], at: int, before: int = _BEFORE) -> bool:
-    """Tell whether a cue stands near a word, in the same sentence."""
-    away = (text.places[at] - text.places[cue] for cue in cues)
-    return any(-_BEHIND <= distance <= before for distance in away)
+def _denies(word: _Word) -> bool:
+    return word.lower in _DENIALS or word.lower.endswith("less")
 
 
-def _cues(text: _Text) -> list[int]:
-    """Return the words that negate; "not only", "or not", "No. 5" and a quoted "No" do not."""
-    return [
-        at
-        for at, word in enumerate(text.words)
-        if word in _NEGATIONS
-        and text.follows(at) not in _AFTER_NOT
-        and text.words[at - 1 : at] != ["or"]
-        and not (word == "no" and text.follows(at)[:1].isdigit())
-        and not (text.shown[at] == "No" and text.places[at] - 1 in text.places[at - 1 : at])
-    ]
+def _is_denied(text: _Text, at: int, before: int = _BEFORE) -> bool:
+    """Tell whether a word that may deny stands near a word, in the same sentence."""
+    near = text.words[max(at - before, 0) : at + _BEHIND + 1]
+    return any(_denies(word) and word.sentence == text.words[at].sentence for word in near)
 
 
-def _scope(text: _Text, cue: int) -> list[int]:
-    """Return the first three content words behind a cue, up to the end of the sentence."""
-    behind = text.content(cue + 1, cue + _SCOPE)
-    return [at for at in behind if text.places[at] - text.places[cue] <= _SCOPE][:3]
+def _negations(text: _Text) -> Iterator[tuple[int, list[int]]]:
+    """Yield each word that negates with the first three content words behind it."""
+    for at, word in enumerate(text.words):
+        is_idle = at and text.words[at - 1].lower == "or"  # as in "whether or not"
+        after = text.words[at + 1].lower if at + 1 < len(text.words) else ""
+        if word.lower in _NEGATIONS and not is_idle and after not in _AFTER_NOT:
+            behind = text.content(at + 1, at + _SCOPE)
+            yield at, [place for place in behind if text.words[place].sentence == word.sentence][:3]
 
 
 def _negation_conflicts(pair: _Pair) -> Iterator[Conflict]:
     """Find what only the sentence negates; without negation in it, what only the window negates."""
     sentence, window, _ = pair
-    denials, own_denials = (
-        [at for at, word in enumerate(text.words) if word in _DENIALS or word.endswith("less")]
-        for text in (window, sentence)
-    )
-    for cue in (cues := _cues(sentence)):
-        matches = (
-            (_best(sentence, (at, at), window, window.find([sentence.stems[at]]))[1], at)
-            for at in _scope(sentence, cue)
-        )
-        place, head = next((match for match in matches if match[0]), (None, cue))
-        if not (_is_near(window, denials, place[0], _BEFORE + head - cue) if place else denials):
+    cues, is_denied = list(_negations(sentence)), any(map(_denies, window.words))
+    for cue, scope in cues:
+        pairs = ((at, window.find(sentence.words[at].stem)) for at in scope)
+        head, spans = next((pair for pair in pairs if pair[1]), (cue, []))
+        _, place = _best(sentence, (head, head), window, spans)
+        if not (_is_denied(window, place[0], _BEFORE + head - cue) if place else is_denied):
             instead = window.phrase(place[0] - 1, place[0] + 1) if place else ""
             yield Conflict("negation", sentence.phrase(cue, head), instead)
-    heads = [at for cue in _cues(window) for at in _scope(window, cue)[:1]]
-    for head in heads if not cues else ():
-        spans = window.find([window.stems[head]])
-        for span in sentence.find([window.stems[head]]):
-            agreement, place = _best(sentence, span, window, spans)
-            is_denied = place == (head, head) and agreement > _DENIED
-            if is_denied and not _is_near(sentence, own_denials, span[0]):
-                yield Conflict("negation", sentence.shown[span[0]], window.phrase(head - 3, head))
-                return
+    for _, scope in () if cues else _negations(window):
+        for head in scope[:1]:
+            spans = window.find(window.words[head].stem)
+            for at, _ in sentence.find(window.words[head].stem):
+                agreement, place = _best(sentence, (at, at), window, spans)
+                if place == (head, head) and agreement > _DENIED and not _is_denied(sentence, at):
+                    instead = window.phrase(head - 3, head)
+                    yield Conflict("negation", sentence.words[at].shown, instead)
+                    return
 
 
-MOST_SENTENCE, MOST_WINDOW = 2000, 8000
-"""Largest number of characters read of a sentence and of a window, so that time stays linear."""
-
-
-def find_conflicts(sentence: str, window: str, evidence: Sequence[str] = ()) -> list[Conflict]:
+def find_conflicts(sentence: str, window: str, evidence: str = "") -> list[Conflict]:
     """Return what a sentence says otherwise than its best window of the evidence.
 
     - number: a number that the evidence lacks, or another number in its place in the window.

@@ -11,12 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rag_eval.core.arrays import (
-    BoolArray,
     FloatArray,
     IntArray,
-    Ranges,
     expand_ranges,
-    find_overlaps,
 )
 from rag_eval.core.errors import InputError, quoted
 
@@ -39,14 +36,21 @@ def as_codes(codes: ArrayLike, name: str, ndim: int = 1) -> IntArray:
 
 
 def as_rankings(rankings: ArrayLike, name: str) -> IntArray:
-    """Return rankings [n, depth] as int64; raise `ValueError` if padding precedes an item."""
+    """Return rankings [n, depth] as int64.
+
+    Raises `ValueError` if padding precedes an item, or for an item that is in a ranking twice,
+    because every measure would count it twice.
+    """
     array = as_codes(rankings, name, ndim=2)
     gaps = (array[:, 1:] >= 0) & (array[:, :-1] < 0)
     if gaps.any():
         row = int(np.argmax(gaps.any(axis=1)))
-        raise ValueError(
-            f"{name}: row {row} has padding before an item; accepted: -1 only at the end of a row"
-        )
+        raise ValueError(f"{name}: row {row} has padding before an item; accepted: -1 at the end")
+    ordered = np.sort(array, axis=1)
+    repeats = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if repeats.any():
+        row = int(np.argmax(repeats.any(axis=1)))
+        raise ValueError(f"{name}: row {row} has an item more than once; accepted: each item once")
     return array
 
 
@@ -65,10 +69,7 @@ def expand(indptr: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
-    """Find the rank, from 1, of item `items[i]` in ranking `rows[i]`; 0 for an absent item.
-
-    Raises `ValueError` for a repeated item, because every measure would count the item twice.
-    """
+    """Find the rank, from 1, of item `items[i]` in ranking `rows[i]`; 0 for an absent item."""
     n, depth = rankings.shape
     if not len(items) or not rankings.size:
         return np.zeros(len(items), dtype=np.int64)
@@ -81,12 +82,6 @@ def ranks(rankings: IntArray, rows: IntArray, items: IntArray) -> IntArray:
     hits = np.flatnonzero((wanted[at] == keys) & (rankings.ravel() >= 0))
     rank: IntArray = np.zeros(len(wanted), dtype=np.int64)
     rank[at[hits]] = hits % depth + 1
-    if np.count_nonzero(rank) != len(hits):
-        times = np.bincount(at[hits], minlength=len(wanted))
-        row, item = divmod(int(wanted[int(np.argmax(times > 1))]), width)
-        raise ValueError(
-            f"ranking {row} holds item {item} more than once; accepted: each item once"
-        )
     result: IntArray = rank[inverse]
     return result
 
@@ -232,169 +227,67 @@ class Qrels(NamedTuple):
         query = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
         return np.bincount(query[self.gains > 0], minlength=len(self.indptr) - 1)
 
+    def rank_relevant(self, items: ArrayLike, query_of: ArrayLike) -> tuple[IntArray, FloatArray]:
+        """Rank every relevant item in every ranking; arguments as for `score_rankings`.
+
+        Returns [n_pairs] each: the ranking, and the rank from 1, inf where the ranking lacks the
+        item.
+        """
+        rankings, query = as_rankings(items, "items"), as_codes(query_of, "query_of")
+        owner, entry = expand(self.indptr, query)
+        relevant = self.gains[entry] > 0
+        owner = owner[relevant]
+        rank = ranks(rankings, owner, self.items[entry[relevant]])
+        return owner, np.where(rank > 0, rank, np.inf)
+
 
 def score_rankings(
     items: ArrayLike, qrels: Qrels, query_of: ArrayLike, labels: Sequence[str]
 ) -> FloatArray:
-    """Score every ranking under every label.
-
-    A measure depends on a ranking only through the gains at its positions and the missed gains.
-    So documents are renamed by their position, and all rankings of one length share one run
-    dictionary. Rankings with the same pattern of gains (both seeds, say) are scored once. No
-    ranking is passed deeper than the deepest cutoff.
+    """Score every ranking under every label by ir-measures, [n, n_labels].
 
     `items` is [n, depth] item codes, best first, -1 = padding, no item twice in a row; `query_of`
     [n] has the query of each ranking. Labels are ir-measures names such as `R@10`, `RR`, `AP`.
-    Returns [n, n_labels]: 0 for an empty ranking, NaN for a query without relevant items, which is
+    A value is 0 for an empty ranking, and NaN for a query without relevant items, which is
     ineligible.
     """
+    import ir_measures
+
     rankings, query = as_rankings(items, "items"), as_codes(query_of, "query_of")
     if len(rankings) != len(query):
         raise ValueError(f"{len(rankings)} rankings but query_of has {len(query)} rows")
-    cutoffs = {name: parse_label(name)[1] for name in labels}
-    scores = np.full((len(rankings), len(labels)), np.nan)
-    eligible = np.flatnonzero(qrels.n_relevant[query] > 0)
-    if not len(eligible) or not labels:
-        return scores
-    judged = _judged_pairs(rankings[eligible], qrels, query[eligible])
-    swept = [name for name in cutoffs if cutoffs[name] is not None]
-    whole = [name for name in cutoffs if cutoffs[name] is None]
-    # Only measures without a cutoff get the whole ranking, because a deep ranking costs more.
-    for chosen, deepest in (
-        (swept, max((cutoffs[name] or 0 for name in swept), default=0)),
-        (whole, rankings.shape[1]),
-    ):
-        if chosen:
-            depth = min(rankings.shape[1], deepest)
-            lengths = np.count_nonzero(rankings[eligible, :depth] >= 0, axis=1)
-            values = dict(zip(chosen, _score(judged, lengths, depth, chosen).T, strict=True))
-            for column, name in enumerate(labels):
-                if name in values:
-                    scores[eligible, column] = values[name]
-    return scores
-
-
-def relevant_ranks(
-    items: ArrayLike, qrels: Qrels, query_of: ArrayLike
-) -> tuple[IntArray, FloatArray]:
-    """Rank every relevant item of every ranking; arguments as for `score_rankings`.
-
-    Returns [n_pairs] each: the ranking, and the rank from 1, inf where the ranking lacks the item.
-    """
-    rankings, query = as_rankings(items, "items"), as_codes(query_of, "query_of")
-    owner, entry = expand(qrels.indptr, query)
-    relevant = qrels.gains[entry] > 0
-    owner = owner[relevant]
-    rank = ranks(rankings, owner, qrels.items[entry[relevant]])
-    return owner, np.where(rank > 0, rank, np.inf)
-
-
-def precision_upper_bound(
-    items: ArrayLike, qrels: Qrels, query_of: ArrayLike, k: int
-) -> FloatArray:
-    """Return P@k of each ranking if all unjudged items were relevant; NaN without a relevant item.
-
-    The denominator is k, also for shorter rankings, whose empty positions are irrelevant (TREC).
-    P@k itself counts unjudged items as irrelevant, so it is the lower bound.
-    """
-    rankings, query = as_rankings(items, "items")[:, :k], as_codes(query_of, "query_of")
-    row, entry = expand(qrels.indptr, query)
-    irrelevant = (qrels.gains[entry] <= 0) & (ranks(rankings, row, qrels.items[entry]) > 0)
-    possible = np.count_nonzero(rankings >= 0, axis=1).astype(np.float64)
-    possible -= np.bincount(row[irrelevant], minlength=len(query))
-    possible[qrels.n_relevant[query] == 0] = np.nan
-    return np.asarray(possible / k)
-
-
-class _Judged(NamedTuple):
-    """Every (ranking, judged item) pair, ordered by ranking."""
-
-    row: IntArray
-    rank: IntArray
-    gain: IntArray
-    profile: IntArray
-    """Code of the relevant gains that each ranking can find, [n_rankings]."""
-
-
-def _judged_pairs(rankings: IntArray, qrels: Qrels, query: IntArray) -> _Judged:
-    row, entry = expand(qrels.indptr, query)
-    rank = ranks(rankings, row, qrels.items[entry])
-    n_queries = len(qrels.indptr) - 1
-    order = np.lexsort((qrels.gains, np.repeat(np.arange(n_queries), np.diff(qrels.indptr))))
-    gains = np.maximum(qrels.gains[order], 0)
-    codes: dict[bytes, int] = {}
-    bounds = itertools.pairwise(qrels.indptr.tolist())
-    relevant = (gains[start:stop] for start, stop in bounds)
-    profile = [codes.setdefault(part[part > 0].tobytes(), len(codes)) for part in relevant]
-    return _Judged(row, rank, np.maximum(qrels.gains[entry], 0), np.array(profile)[query])
-
-
-def _score(judged: _Judged, lengths: IntArray, depth: int, labels: list[str]) -> FloatArray:
-    """Score rankings cut at `depth`, [n_rankings, n_labels]."""
-    is_hit: BoolArray = (judged.rank > 0) & (judged.rank <= depth)
-    pattern = np.full((len(lengths), depth + 2), -1, dtype=np.int32)
-    pattern[:, 0], pattern[:, 1] = judged.profile, lengths
-    pattern[judged.row[is_hit], judged.rank[is_hit] + 1] = judged.gain[is_hit]
-    rows = pattern.view(f"V{pattern.itemsize * (depth + 2)}").ravel()
-    _, first, same = np.unique(rows, return_index=True, return_inverse=True)
-
-    number = np.full(len(lengths), -1)
-    number[first] = np.arange(len(first))
-    # Unjudged items and missed irrelevant items do not change a measure.
-    kept = np.flatnonzero((number[judged.row] >= 0) & (is_hit | (judged.gain > 0)))
-    order = kept[np.argsort(number[judged.row[kept]], kind="stable")]
-    counts = np.bincount(number[judged.row[order]], minlength=len(first))
-    ends = np.cumsum(counts)
-    within = np.arange(len(order)) - np.repeat(ends - counts, counts)
-    # Names are positions, so that rankings of one length share a run. Missed documents follow.
-    names = [str(position) for position in range(depth + int(counts.max(initial=0)))]
-    places = np.where(is_hit[order], judged.rank[order] - 1, depth + within)
-    item = np.array(names, dtype=object)[places].tolist()
-    gain = judged.gain[order].tolist()
-    shared = {
-        n: {name: float(depth - at) for at, name in enumerate(names[:n])}
-        for n in set(lengths.tolist())
-    }
-    qrels = {
-        str(i): dict(zip(item[end - n : end], gain[end - n : end], strict=True))
-        for i, (end, n) in enumerate(zip(ends.tolist(), counts.tolist(), strict=True))
-    }
-    # Empty rankings are left out, because ir-measures scores them 0.
-    run = {str(i): shared[n] for i, n in enumerate(lengths[first].tolist()) if n}
-    return _call_ir_measures(qrels, run, labels)[same]
-
-
-def _call_ir_measures(
-    qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]], labels: list[str]
-) -> FloatArray:
-    import ir_measures
-
     # Do not use ir_measures.parse_measure: it needs ast.Num, which Python 3.14 lacks.
     measures = [
         getattr(ir_measures, name) if cutoff is None else getattr(ir_measures, name) @ cutoff
         for name, cutoff in map(parse_label, labels)
     ]
+    is_eligible = qrels.n_relevant[query] > 0
+    values = np.zeros((len(rankings), len(labels)))
+    values[~is_eligible] = np.nan
+    rows = np.flatnonzero(is_eligible & (rankings >= 0).any(axis=1)).tolist()
+    if not rows or not labels:
+        return values
+    names = np.arange(max(rankings.max(), qrels.items.max()) + 1).astype(str).astype(object)
+    scores = np.arange(rankings.shape[1], 0, -1.0).tolist()
+    gains, bounds = np.maximum(qrels.gains, 0).tolist(), qrels.indptr
+    judgements = {
+        code: dict(zip(names[qrels.items[start:end]], gains[start:end], strict=True))
+        for code in set(query[rows].tolist())
+        for start, end in [bounds[code : code + 2]]
+    }
+    by_row = {str(row): judgements[query[row]] for row in rows}
+    run = {
+        str(row): dict(zip(names[ranking[ranking >= 0]], scores, strict=False))
+        for row in rows
+        for ranking in [rankings[row]]
+    }
     column = {measure: at for at, measure in enumerate(measures)}
-    values = np.zeros((len(qrels), len(labels)))
-    for metric in ir_measures.iter_calc(measures, qrels, run):
+    for metric in ir_measures.iter_calc(measures, by_row, run):
         values[int(metric.query_id), column[metric.measure]] = metric.value
     return values
 
 
 # ---- From chunk rankings to the level that is scored: documents, sections, evidence spans.
-
-
-class Spans(NamedTuple):
-    """Gold spans of every query, and the chunks that carry each span, both in CSR form.
-
-    Query q has the spans from `indptr[q]` to `indptr[q + 1]`. Span s is carried by the chunks
-    `carriers[carrier_indptr[s]:carrier_indptr[s + 1]]`. A span without a carrier stays in the
-    denominator, because no ranking can find it.
-    """
-
-    indptr: IntArray
-    carrier_indptr: IntArray
-    carriers: IntArray
 
 
 def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> IntArray:
@@ -422,19 +315,47 @@ def collapse(chunks: ArrayLike, group_of_chunk: ArrayLike, depth_out: int) -> In
     return out
 
 
-def span_carriers(spans: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
-    """Return the rows of spans and of the chunks that carry them.
+class Spans(NamedTuple):
+    """Gold spans of every query, and the chunks that carry each span, both in CSR form.
 
-    A chunk carries a span when the overlap is at least half of the shorter of both.
+    Query q has the spans from `indptr[q]` to `indptr[q + 1]`. Span s is carried by the chunks
+    `carriers[carrier_indptr[s]:carrier_indptr[s + 1]]`. A span without a carrier stays in the
+    denominator, because no ranking can find it.
     """
-    span, chunk = find_overlaps(spans, chunks)
-    (_, start, end), (_, low, high) = (
-        [column[row] for column in ranges] for ranges, row in ((spans, span), (chunks, chunk))
-    )
-    overlap = np.minimum(end, high) - np.maximum(start, low)
-    shorter = np.minimum(end - start, high - low)
-    carries = (overlap > 0) & (2 * overlap >= shorter)
-    return span[carries], chunk[carries]
+
+    indptr: IntArray
+    carrier_indptr: IntArray
+    carriers: IntArray
+
+    def rank(self, chunks: ArrayLike, query_of: ArrayLike) -> "SpanRanks":
+        """Find the first chunk that carries each gold span of each ranking.
+
+        `chunks` is [n, depth] chunk codes, best first, -1 = padding. `query_of` is [n].
+        """
+        rankings, query = as_codes(chunks, "chunks", ndim=2), as_codes(query_of, "query_of")
+        owner, span = expand(self.indptr, query)
+        pair, entry = expand(self.carrier_indptr, span)
+        rank = ranks(rankings, owner[pair], self.carriers[entry])
+        best = np.full(len(owner), np.inf)
+        np.minimum.at(best, pair, np.where(rank > 0, rank, np.inf))
+        return SpanRanks(owner, best, len(query))
+
+    def score(
+        self, rows: ArrayLike, qrels: Qrels, query_of: ArrayLike, labels: Sequence[str]
+    ) -> FloatArray:
+        """Score rankings of chunks, [n, n_labels]; NaN without a gold span.
+
+        `qrels` judges chunks. The carriers of a span are relevant. A measure without `of_spans`
+        scores the chunks.
+        """
+        ranked = self.rank(rows, query_of)
+        rules = [(_BY_LABEL[name].of_spans, k) for name, k in map(parse_label, labels)]
+        by_chunk = [label for label, (rule, _) in zip(labels, rules, strict=True) if rule is None]
+        of_chunks = iter(np.nan_to_num(score_rankings(rows, qrels, query_of, by_chunk)).T)
+        columns = [next(of_chunks) if rule is None else rule(ranked, k) for rule, k in rules]
+        values = np.stack(columns, axis=1)
+        values[np.isnan(ranked.first)] = np.nan
+        return values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -459,8 +380,8 @@ class SpanRanks:
         """Return the share of the gold spans that the top k chunks carry, [n]."""
         n_spans = np.bincount(self.owner, minlength=self.n).astype(np.float64)
         n_spans[n_spans == 0] = np.nan
-        kept = self.owner if k is None else self.owner[self.rank <= k]
-        return np.asarray(np.bincount(kept, minlength=self.n) / n_spans)
+        hits = self.owner if k is None else self.owner[self.rank <= k]
+        return np.asarray(np.bincount(hits, minlength=self.n) / n_spans)
 
     def success(self, k: int | None) -> FloatArray:
         """Tell whether any of the top k chunks carries a gold span, [n]."""
@@ -471,35 +392,3 @@ class SpanRanks:
         """Return 1 / rank of the first chunk that carries a gold span, [n]."""
         first = self.first
         return 1.0 / (first if k is None else np.where(first > k, np.inf, first))
-
-
-def score_spans(
-    rows: ArrayLike, spans: Spans, qrels: Qrels, query_of: ArrayLike, labels: Sequence[str]
-) -> FloatArray:
-    """Score rankings of chunks by gold spans, [n, n_labels]; NaN without a gold span.
-
-    `qrels` judges chunks. The carriers of a span are relevant. A measure without `of_spans` scores
-    the chunks.
-    """
-    ranked = span_ranks(rows, spans, query_of)
-    rules = [(_BY_LABEL[name].of_spans, k) for name, k in map(parse_label, labels)]
-    by_chunk = [label for label, (rule, _) in zip(labels, rules, strict=True) if rule is None]
-    of_chunks = iter(np.nan_to_num(score_rankings(rows, qrels, query_of, by_chunk)).T)
-    columns = [next(of_chunks) if rule is None else rule(ranked, k) for rule, k in rules]
-    values = np.stack(columns, axis=1)
-    values[np.isnan(ranked.first)] = np.nan
-    return values
-
-
-def span_ranks(chunks: ArrayLike, spans: Spans, query_of: ArrayLike) -> SpanRanks:
-    """Find the first chunk that carries each gold span of each ranking.
-
-    `chunks` is [n, depth] chunk codes, best first, -1 = padding. `query_of` is [n].
-    """
-    rankings, query = as_codes(chunks, "chunks", ndim=2), as_codes(query_of, "query_of")
-    owner, span = expand(spans.indptr, query)
-    pair, entry = expand(spans.carrier_indptr, span)
-    rank = ranks(rankings, owner[pair], spans.carriers[entry])
-    best = np.full(len(owner), np.inf)
-    np.minimum.at(best, pair, np.where(rank > 0, rank, np.inf))
-    return SpanRanks(owner, best, len(query))

@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, Ranges, number
+from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, Ranges, find_overlaps, number
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.records import Figure
 from rag_eval.core.strategy import Strategy
@@ -16,18 +16,21 @@ from rag_eval.core.types import Level, Target
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import MeasureRecord, aggregate, within_query
 from rag_eval.measures.overlap import NamedGold, SharedGold
-from rag_eval.measures.ranking import (
-    Qrels,
-    Spans,
-    collapse,
-    labels_at,
-    precision_upper_bound,
-    relevant_ranks,
-    score_rankings,
-    score_spans,
-    span_carriers,
-    span_ranks,
-)
+from rag_eval.measures.ranking import Qrels, Spans, collapse, labels_at, score_rankings
+
+LEVELS: tuple[Level, ...] = ("document", "section", "span")
+ALWAYS_K = 10
+"""Cutoff of the headline figures in the report. Every sweep includes this cutoff."""
+MEASURE: Final = "R@10"
+"""Measure of single questions in the explorer and of the slices."""
+
+
+def cutoffs_of(ks: Sequence[int]) -> list[int]:
+    """Return the cutoffs of a sweep with the cutoff of the headline figures."""
+    return sorted({*ks, ALWAYS_K})
+
+
+# ---- The gold as arrays.
 
 
 class GoldFrames(Protocol):
@@ -65,13 +68,10 @@ class GoldArrays:
         sections = pd.Index(sorted(chunks["section_id"].unique()))
         self.document_of_chunk = documents.get_indexer(chunks["doc_id"])
         self.section_of_chunk = sections.get_indexer(chunks["section_id"])
-        self.qrels_document, self.documents = self._qrels(
-            gold.qrels_document, query_index, documents
-        )
+        self.qrels_document, self.documents = self._qrels(judged, query_index, documents)
         self.qrels_section, self.sections = self._qrels(gold.qrels_section, query_index, sections)
-        spans = gold.spans
         carried = gold.span_chunks if carried is None else carried
-        self.span_query = query_index.get_indexer(spans["query_id"])
+        self.span_query = query_index.get_indexer(gold.spans["query_id"])
         order = np.argsort(self.span_query, kind="stable")
         owner = self.span_query[order]
         place = np.empty(len(order), dtype=np.int64)
@@ -81,13 +81,20 @@ class GoldArrays:
         by_span = np.argsort(carrier_span, kind="stable")
         self.spans = Spans(
             np.searchsorted(owner, np.arange(len(self.queries) + 1)),
-            np.searchsorted(carrier_span[by_span], np.arange(len(spans) + 1)),
+            np.searchsorted(carrier_span[by_span], np.arange(len(order) + 1)),
             carriers[by_span],
         )
         pairs = np.unique(np.stack([owner[carrier_span], carriers], axis=1), axis=0)
         self.qrels_chunk = Qrels.from_rows(
             pairs[:, 0], pairs[:, 1], np.ones(len(pairs), dtype=np.int64), len(self.queries)
         )
+
+    @classmethod
+    def of_units(cls, gold: GoldFrames, units: pd.DataFrame) -> "GoldArrays":
+        """Take the units of another system, which name no section or one that has no judgement."""
+        numbered = pd.Series([f"\x00{row}" for row in range(len(units))], units.index, "str")
+        sections = units["section_id"].where(units["section_id"] != "", numbered)
+        return cls(gold, units.assign(section_id=sections), carried_by_units(gold, units))
 
     @functools.cached_property
     def shared(self) -> SharedGold:
@@ -102,6 +109,32 @@ class GoldArrays:
     def named_gold(self) -> NamedGold:
         """The shared gold with the ids of the questions."""
         return NamedGold(self.queries["query_id"].tolist(), self.shared)
+
+    @functools.cached_property
+    def wordings(self) -> tuple[IntArray, list[str]]:
+        """The wording number of each variant, and the names of the wordings by number.
+
+        Number 0 is the original. The paraphrase ids follow in sorted order.
+        """
+        ids = self.variants["paraphrase_id"]
+        names = [ORIGINAL, *sorted(set(ids) - {ORIGINAL})]
+        return np.asarray(pd.Index(names).get_indexer(pd.Index(ids)), dtype=np.int64), names
+
+    def rank(self, rows: IntArray, level: Level, variant: IntArray) -> tuple[FloatArray, IntArray]:
+        """Rank every gold item at a level in the lists `rows` of wordings, int [n_lists, depth].
+
+        Returns for [n_items] the rank from 1, inf when the list lacks the item, and the position of
+        its wording in `variant`.
+        """
+        query = self.query_of[variant]
+        if level == "span":
+            ranked = self.spans.rank(rows, query)
+            return ranked.rank, ranked.owner
+        of_chunk, qrels = self.document_of_chunk, self.qrels_document
+        if level == "section":
+            of_chunk, qrels = self.section_of_chunk, self.qrels_section
+        owner, rank = qrels.rank_relevant(collapse(rows, of_chunk, rows.shape[1]), query)
+        return rank, owner
 
     def _qrels(
         self, frame: pd.DataFrame, query_index: pd.Index, items: pd.Index
@@ -120,16 +153,35 @@ class GoldArrays:
         return qrels, items
 
 
-LEVELS: tuple[Level, ...] = ("document", "section", "span")
-ALWAYS_K = 10
-"""Cutoff of the headline figures in the report. Every sweep includes this cutoff."""
-MEASURE: Final = "R@10"
-"""Measure of single questions in the explorer and of the slices."""
+def carried_by_units(gold: GoldFrames, units: pd.DataFrame) -> pd.DataFrame:
+    """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
+
+    A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
+    overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
+    because the other units of the source are unknown.
+    """
+    spans, place = gold.spans, units[["chunk", "start", "end"]].assign(unit=np.arange(len(units)))
+    of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
+    documents = pd.Index(spans["doc_id"].unique())
+    place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
+    own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
+    wanted = spans.assign(doc=documents.get_indexer(pd.Index(spans["doc_id"])))
+    ranges, extents = (
+        Ranges(*(frame[name].to_numpy() for name in ("doc", "start", "end")))
+        for frame in (wanted, own)
+    )
+    span, row = find_overlaps(ranges, extents)
+    start = np.maximum(ranges.start[span], extents.start[row])
+    end = np.minimum(ranges.end[span], extents.end[row])
+    shorter = np.minimum((ranges.end - ranges.start)[span], (extents.end - extents.start)[row])
+    carries = 2 * (end - start) >= shorter
+    pairs = pd.DataFrame({"span": span, "chunk": own["unit"].to_numpy()[row]})[carries]
+    same = of_chunks[["span", "unit"]].rename(columns={"unit": "chunk"})
+    carried: pd.DataFrame = pd.concat([same, pairs]).astype(np.int64)
+    return carried.sort_values(["span", "chunk"], ignore_index=True)
 
 
-def cutoffs_of(ks: Sequence[int]) -> list[int]:
-    """Return the cutoffs of a sweep with the cutoff of the headline figures."""
-    return sorted({*ks, ALWAYS_K})
+# ---- The scores of a strategy.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +214,7 @@ class Scores:
 
         Wording 0 is the original. Wordings that a query lacks are NaN.
         """
-        wording, names = wording_of(gold)
+        wording, names = gold.wordings
         seeds = np.unique(self.seed)
         result = np.full((len(gold.queries), len(names), len(seeds)), np.nan)
         result[
@@ -201,16 +253,6 @@ class Scores:
         return dataclasses.replace(self, values=values, upper=upper, failed=failed, ran=has_run)
 
 
-def wording_of(gold: GoldArrays) -> tuple[IntArray, list[str]]:
-    """Return the wording number of each variant, and the names of the wordings by number.
-
-    Number 0 is the original. The paraphrase ids follow in sorted order.
-    """
-    ids = gold.variants["paraphrase_id"]
-    names = [ORIGINAL, *sorted(set(ids) - {ORIGINAL})]
-    return np.asarray(pd.Index(names).get_indexer(pd.Index(ids)), dtype=np.int64), names
-
-
 def score_strategy(
     rows_by_seed: Mapping[int, IntArray],
     gold: GoldArrays,
@@ -229,73 +271,48 @@ def score_strategy(
     query, cutoffs = gold.query_of[variant], cutoffs_of(ks)
     labels = {level: labels_at(level, cutoffs) for level in LEVELS}
     documents = collapse(rows, gold.document_of_chunk, depth)
-    values: dict[Level, FloatArray] = {}
-    upper: dict[Level, FloatArray] = {}
-    judged: tuple[tuple[Level, IntArray, Qrels], ...] = (
-        ("document", documents, gold.qrels_document),
-        ("section", collapse(rows, gold.section_of_chunk, depth), gold.qrels_section),
+    sections = collapse(rows, gold.section_of_chunk, depth)
+    values: dict[Level, FloatArray] = {
+        "document": score_rankings(documents, gold.qrels_document, query, labels["document"]),
+        "section": score_rankings(sections, gold.qrels_section, query, labels["section"]),
+        "span": gold.spans.score(rows, gold.qrels_chunk, query, labels["span"]),
+    }
+    scores = Scores(
+        labels,
+        values,
+        {},
+        documents[:, :ALWAYS_K],
+        variant,
+        np.repeat(np.array(seeds, dtype=np.int64), n_variants),
+        np.zeros(len(variant), dtype=bool),
     )
-    for level, items, qrels in judged:
-        values[level] = score_rankings(items, qrels, query, labels[level])
-        bounds = [precision_upper_bound(items, qrels, query, k) for k in cutoffs]
-        upper[level] = np.stack(bounds, axis=1)
-    values["span"] = score_spans(rows, gold.spans, gold.qrels_chunk, query, labels["span"])
-    broken = np.zeros(len(variant), dtype=bool)
+    judged: tuple[tuple[Level, IntArray], ...] = ("document", documents), ("section", sections)
+    for level, items in judged:
+        parts = [scores.column(level, f"{name}@{k}") for name in ("P", "Judged") for k in cutoffs]
+        precision, share = np.stack(parts, axis=1).reshape(len(rows), 2, -1).transpose(1, 0, 2)
+        scores.upper[level] = precision_upper_bounds(precision, share, items, cutoffs)
     if failed is not None:
         at_seed = np.searchsorted(seeds, failed["seed"].to_numpy())
-        broken[at_seed * n_variants + failed["variant"].to_numpy()] = True
-    run_seeds = np.repeat(np.array(seeds, dtype=np.int64), n_variants)
-    return Scores(labels, values, upper, documents[:, :ALWAYS_K], variant, run_seeds, broken)
+        scores.failed[at_seed * n_variants + failed["variant"].to_numpy()] = True
+    return scores
+
+
+def precision_upper_bounds(
+    precision: FloatArray, judged: FloatArray, items: IntArray, cutoffs: Sequence[int]
+) -> FloatArray:
+    """Return P@k of rankings `items` if all unjudged items were relevant, [n, n_cutoffs].
+
+    `precision` and `judged` are P@k and Judged@k. Empty positions of a shorter ranking stay
+    irrelevant (TREC). P@k itself counts unjudged items as irrelevant, so it is the lower bound.
+    """
+    n_ranked = np.minimum(np.count_nonzero(items >= 0, axis=1)[:, None], cutoffs)
+    return np.asarray(precision + (1 - judged) * n_ranked / cutoffs)
 
 
 # ---- The scored runs of all strategies.
 
 
-class ChunkNames(Protocol):
-    """The chunks of an index, of which the names are read."""
-
-    @property
-    def names(self) -> pd.DataFrame:
-        """The chunks without their texts."""
-
-
-class RunFacts(Protocol):
-    """Facts on a run that its scores depend on."""
-
-    @property
-    def seeds(self) -> list[int]:
-        """Seeds of the run; one without randomness."""
-
-    @property
-    def unmeasured(self) -> dict[Level, str]:
-        """Levels that cannot be judged, with the reason."""
-
-
-class StoredRun(Protocol):
-    """Rankings of a strategy for every wording and seed."""
-
-    failed: pd.DataFrame
-    units: pd.DataFrame | None
-    not_run: pd.DataFrame | None
-
-    @property
-    def about(self) -> RunFacts:
-        """The facts."""
-
-    @property
-    def has_own_units(self) -> bool:
-        """Whether the units are those of another system."""
-
-    def rows(self, n_variants: int, depth: int) -> dict[int, IntArray]:
-        """Return the rows of the units by seed, [n_variants, depth] each, -1 padded."""
-
-
-GoldT = TypeVar("GoldT", bound=GoldFrames)
-ChunksT = TypeVar("ChunksT", bound=ChunkNames)
-RunT = TypeVar("RunT", bound=StoredRun)
-
-
-class RankedRuns(Generic[GoldT, ChunksT, RunT]):
+class RankedRuns:
     """The runs of all strategies with the gold set, scored on demand.
 
     `runs` maps each strategy to its run, in the order of the configuration. The rankings hold rows
@@ -305,9 +322,9 @@ class RankedRuns(Generic[GoldT, ChunksT, RunT]):
     def __init__(
         self,
         config: GoldSetConfig,
-        gold_variants: GoldT,
-        admitted_chunks: ChunksT,
-        runs: Mapping[str, RunT],
+        gold_variants: Any,
+        admitted_chunks: Any,
+        runs: Mapping[str, Any],
     ) -> None:
         self.config = config
         self.gold_variants, self.admitted_chunks, self.runs = gold_variants, admitted_chunks, runs
@@ -325,7 +342,7 @@ class RankedRuns(Generic[GoldT, ChunksT, RunT]):
 
     def first_seed(self, name: str) -> int:
         """Return the first seed of a strategy's run."""
-        return self.runs[name].about.seeds[0]
+        return int(self.runs[name].about.seeds[0])
 
     @functools.cached_property
     def gold(self) -> GoldArrays:
@@ -335,11 +352,12 @@ class RankedRuns(Generic[GoldT, ChunksT, RunT]):
     @functools.cached_property
     def chunks(self) -> pd.DataFrame:
         """The names of the chunks, without their texts."""
-        return self.admitted_chunks.names
+        names: pd.DataFrame = self.admitted_chunks.names
+        return names
 
     def units(self, name: str) -> pd.DataFrame:
         """Return the units of a strategy by row: chunks, or the UNITS of another system."""
-        units = self.runs[name].units
+        units: pd.DataFrame | None = self.runs[name].units
         return self.chunks if units is None else units
 
     def gold_of(self, name: str) -> GoldArrays:
@@ -347,16 +365,15 @@ class RankedRuns(Generic[GoldT, ChunksT, RunT]):
         if not self.runs[name].has_own_units:
             return self.gold
         if name not in self._units_gold:
-            gold, units = self.gold_variants, self.units(name)
-            carried = carried_by_units(gold, units)
-            self._units_gold[name] = GoldArrays(gold, units_for_gold(units), carried)
+            self._units_gold[name] = GoldArrays.of_units(self.gold_variants, self.units(name))
         return self._units_gold[name]
 
     def unmeasured(self, name: str) -> dict[Level, str]:
         """Return the levels at which a strategy cannot be judged, with the reason."""
-        return self.runs[name].about.unmeasured
+        levels: dict[Level, str] = self.runs[name].about.unmeasured
+        return levels
 
-    def ran(self, name: str) -> np.ndarray:
+    def ran(self, name: str) -> BoolArray:
         """Mark the wordings that a strategy was run on, bool [n_variants]."""
         ran, not_run = np.ones(len(self.gold.variants), dtype=bool), self.runs[name].not_run
         if not_run is not None:
@@ -364,8 +381,10 @@ class RankedRuns(Generic[GoldT, ChunksT, RunT]):
         return ran
 
     def rows(self, name: str) -> dict[int, IntArray]:
-        """Return the rows of the strategy's units by seed."""
-        return self.runs[name].rows(len(self.gold.variants), self.config.depth)
+        """Return the rows of the strategy's units by seed, [n_variants, depth], -1 padded."""
+        rows: dict[int, IntArray]
+        rows = self.runs[name].rows(len(self.gold.variants), self.config.depth)
+        return rows
 
     def scores(self, name: str) -> Scores:
         """Return the scores of one strategy."""
@@ -376,6 +395,12 @@ class RankedRuns(Generic[GoldT, ChunksT, RunT]):
                 scores = scores.limited(self.ran(name), self.unmeasured(name))
             self._scores[name] = scores
         return self._scores[name]
+
+    def recall(self) -> FloatArray:
+        """Average recall at 10 over wordings and seeds: float [n_strategies, n_questions]."""
+        level, at = self.config.level, labels_at(self.config.level, cutoffs_of(self.config.k))
+        tables = [self.scores(name).per_query(level, self.gold) for name in self.names]
+        return np.stack([table[:, at.index(MEASURE)] for table in tables])
 
     def aggregate(
         self,
@@ -399,47 +424,6 @@ class RankedRuns(Generic[GoldT, ChunksT, RunT]):
             failed_value=failed_value,
             ineligible=scores.ineligible(level, gold),
         )
-
-
-AnyRuns = RankedRuns[Any, Any, Any]
-
-
-def units_for_gold(units: pd.DataFrame) -> pd.DataFrame:
-    """Prepare units for the gold arrays.
-
-    A unit without a known section becomes a section of its own, which no judgement names.
-    """
-    numbered = pd.Series(
-        [f"\x00{row}" for row in range(len(units))], index=units.index, dtype="str"
-    )
-    return units.assign(section_id=units["section_id"].where(units["section_id"] != "", numbered))
-
-
-def carried_by_units(gold: GoldFrames, units: pd.DataFrame) -> pd.DataFrame:
-    """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
-
-    A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
-    overlap is at least half of the shorter text. Chunks have a second-best rule. Units have none,
-    because the other units of the source are unknown.
-    """
-    spans, place = gold.spans, units[["chunk", "start", "end"]].assign(unit=np.arange(len(units)))
-    of_chunks = gold.span_chunks.merge(place[place["chunk"] >= 0], on="chunk")
-    documents = pd.Index(spans["doc_id"].unique())
-    place["doc"] = documents.get_indexer(pd.Index(units["doc_id"]))
-    own = place[(place["chunk"] < 0) & (place["start"] >= 0) & (place["doc"] >= 0)]
-    doc = documents.get_indexer(pd.Index(spans["doc_id"]))
-    span, carriers = span_carriers(
-        Ranges(doc, spans["start"].to_numpy(), spans["end"].to_numpy()),
-        Ranges(own["doc"].to_numpy(), own["start"].to_numpy(), own["end"].to_numpy()),
-    )
-    unit = own["unit"].to_numpy()[carriers]
-    frame = pd.DataFrame(
-        {
-            "span": np.concatenate([of_chunks["span"], span]).astype(np.int64),
-            "chunk": np.concatenate([of_chunks["unit"], unit]).astype(np.int64),
-        }
-    )
-    return frame.sort_values(["span", "chunk"], ignore_index=True)
 
 
 # ---- Judgements of the gold on each retrieval.
@@ -473,7 +457,7 @@ class RunJudgements:
         return np.where(np.isnan(value), np.nan, missed.astype(np.float64))
 
 
-def judge_runs(runs: AnyRuns, name: str) -> RunJudgements:
+def judge_runs(runs: RankedRuns, name: str) -> RunJudgements:
     """Judge the runs of one strategy. A failed retrieval counts as an empty result."""
     level, scores = runs.config.level, runs.scores(name)
     reciprocal = scores.column(level, "RR")
@@ -484,52 +468,17 @@ def judge_runs(runs: AnyRuns, name: str) -> RunJudgements:
     return RunJudgements(scores.variant, scores.seed, first, recall, scores.failed)
 
 
-def rank_gold(
-    rows: IntArray, gold: GoldArrays, level: Level, variant: IntArray
-) -> tuple[FloatArray, IntArray]:
-    """Rank every gold item at a level in the lists `rows` of wordings, int [n_variants, depth].
-
-    Returns for [n_items] the rank from 1, inf when the list lacks the item, and the position of
-    its wording in `variant`.
-    """
-    query = gold.query_of[variant]
-    if level == "span":
-        ranked = span_ranks(rows, gold.spans, query)
-        return ranked.rank, ranked.owner
-    of_chunk, qrels = (
-        (gold.section_of_chunk, gold.qrels_section)
-        if level == "section"
-        else (gold.document_of_chunk, gold.qrels_document)
-    )
-    owner, rank = relevant_ranks(collapse(rows, of_chunk, rows.shape[1]), qrels, query)
-    return rank, owner
-
-
 # ---- Figures of the report.
 
 
 def interval_fields(record: MeasureRecord) -> dict[str, object]:
     """Write the fields of `Figure` for a record."""
-    return {
-        "value": number(record.value),
-        "ci_low": number(record.ci_low),
-        "ci_high": number(record.ci_high),
-        "n_attempted": record.n_attempted,
-        "n_scored": record.n_scored,
-        "n_ineligible": record.n_ineligible,
-        "n_effective": number(record.n_effective),
-    }
+    floats = {name: number(getattr(record, name)) for name in ("value", "ci_low", "ci_high")}
+    counts = {name: getattr(record, name) for name in ("n_attempted", "n_scored", "n_ineligible")}
+    return {**floats, **counts, "n_effective": number(record.n_effective)}
 
 
 def figure_of(record: MeasureRecord, reason: str | None = None) -> Figure:
     """Make a figure of the report, with the reason for a missing value."""
     why = {} if reason is None else {"value": reason}
     return Figure.model_validate({**interval_fields(record), "why": why})
-
-
-def values_of(runs: AnyRuns) -> FloatArray:
-    """Average recall at 10 over wordings and seeds: float [n_strategies, n_questions]."""
-    level, gold = runs.config.level, runs.gold
-    tables = [runs.scores(name).per_query(level, gold) for name in runs.names]
-    at = runs.scores(runs.names[0]).labels[level].index(MEASURE)
-    return np.stack([table[:, at] for table in tables])

@@ -1,25 +1,87 @@
 """Measure how much evidence changes with the wording, and the figures of it for the report."""
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, StrictBool
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, count_within, number
-from rag_eval.core.records import Figure, Share
+from rag_eval.core.parts import Name
+from rag_eval.core.records import Because, Count, Figure, Record, Share, Unit
+from rag_eval.core.types import Level
 from rag_eval.measures.intervals import aggregate, within_query
 from rag_eval.measures.ranking import as_codes, as_rankings, ranks
 from rag_eval.measures.run_scores import (
     ALWAYS_K,
-    AnyRuns,
+    RankedRuns,
     cutoffs_of,
     figure_of,
     interval_fields,
-    wording_of,
 )
-from rag_eval.measures.strategy_report import DeltaS, StrategyStability
 from rag_eval.retrieval.embedding import EmbeddingSource
+
+# ---- Parts of the report.
+
+
+class DeltaS(Figure):
+    """Semantic distance between questions and retrieved chunks."""
+
+    target: str
+    zones: dict[str, Share]
+    to_anchor: Figure
+    to_decoy: Figure
+    anchor_and_decoy_equally_close: Figure
+
+
+class LambdaReason(Record):
+    """Number of questions in a lambda state, with the cause."""
+
+    n: Count
+    cause: str
+
+
+class FlipMatrix(Record):
+    """Shares of questions whose hit changes between two wordings."""
+
+    wordings: list[str]
+    share: Annotated[list[list[Unit | None]], Because("no question has both wordings")]
+    n: list[list[Count]]
+
+
+class RecallFigure(Figure):
+    """Recall and observed miss rate, under one wording or over the questions of a slice."""
+
+    miss: Figure
+
+
+class StrategyStability(Record):
+    """Effects of wording and seed on the results of one strategy."""
+
+    level: Level
+    n_queries: Count
+    delta_s: DeltaS
+    rbo: Figure
+    lambda_states: dict[str, Share] = Field(alias="lambda")
+    reasons: dict[str, LambdaReason]
+    convergent_and_hit: Figure
+    hit_changes_with_wording: dict[Annotated[str, Field(pattern=r"^hit_at_[0-9]+$")], Figure]
+    flip_matrix: FlipMatrix
+    recall_at_10_by_wording: dict[Literal["worst", "mean", "best"], Figure]
+    by_wording: dict[str, RecallFigure] = Field(
+        default_factory=dict,
+        description="recall and misses at 10 results under each wording, the original one first",
+    )
+    seeds_change_nothing: Annotated[StrictBool | None, Because("one seed was configured")]
+
+
+class StabilityPart(Record):
+    """Stability of every strategy."""
+
+    embedding: str
+    strategies: dict[Name, StrategyStability]
+
 
 # ---- How alike two rankings are.
 
@@ -84,24 +146,6 @@ def _rank_biased_overlap(left: IntArray, right: IntArray) -> FloatArray:
     tail = ((shared_at_l - shared_at_s) / longest + shared_at_s / s) * p**longest
     overlap = np.clip(body + tail, 0.0, 1.0)[:, 0]
     return np.where(short > 0, overlap, np.where(long == 0, 1.0, 0.0))
-
-
-def ann_recall(approximate: ArrayLike, exact: ArrayLike, k: int) -> FloatArray:
-    """Return the share of the exact top k that the approximate top k holds, [n].
-
-    Both are [n, depth] item codes, best first, -1 = padding. NaN without an exact hit.
-    """
-    found, true = (
-        as_rankings(part, name)[:, :k]
-        for part, name in ((approximate, "approximate"), (exact, "exact"))
-    )
-    if len(found) != len(true):
-        raise ValueError(f"{len(found)} rankings beside {len(true)}")
-    row, column = np.nonzero(found >= 0)
-    is_shared = ranks(true, row, found[row, column]) > 0
-    n_true = np.count_nonzero(true >= 0, axis=1).astype(np.float64)
-    n_true[n_true == 0] = np.nan
-    return np.asarray(np.bincount(row[is_shared], minlength=len(found)) / n_true)
 
 
 # ---- Measure how much evidence changes with the wording and how far it lies from the question.
@@ -277,7 +321,7 @@ STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
 
 
 def measure_distances(
-    runs: AnyRuns, name: str, source: EmbeddingSource
+    runs: RankedRuns, name: str, source: EmbeddingSource
 ) -> tuple[DeltaS, FloatArray]:
     """Measure delta_s to the question, to the gold evidence and to the decoy.
 
@@ -323,7 +367,7 @@ def measure_distances(
     return figures, distance
 
 
-def _top_chunks(runs: AnyRuns, name: str) -> tuple[np.ndarray, str | None]:
+def _top_chunks(runs: RankedRuns, name: str) -> tuple[np.ndarray, str | None]:
     """Return the chunk rows of the top places of each run.
 
     When a retrieved unit is not a chunk of the corpus, all places are empty and a reason is given.
@@ -344,7 +388,7 @@ def _top_chunks(runs: AnyRuns, name: str) -> tuple[np.ndarray, str | None]:
     return np.where(top >= 0, chunk_of[top], -1), None
 
 
-def _evidence_vectors(runs: AnyRuns, chunks: np.ndarray) -> tuple[FloatArray, FloatArray]:
+def _evidence_vectors(runs: RankedRuns, chunks: np.ndarray) -> tuple[FloatArray, FloatArray]:
     """Average the vectors of the chunks with each query's gold spans, and of its decoy.
 
     Queries without spans or without a decoy have zero rows.
@@ -368,7 +412,7 @@ def _evidence_vectors(runs: AnyRuns, chunks: np.ndarray) -> tuple[FloatArray, Fl
 
 
 def measure_wordings(
-    runs: AnyRuns, name: str, distances: DeltaS
+    runs: RankedRuns, name: str, distances: DeltaS
 ) -> tuple[StrategyStability, list[str]]:
     """Measure how much the wording and the seed matter.
 
@@ -411,7 +455,7 @@ def measure_wordings(
             "convergent_and_hit": _figure(together, runs, "convergent and hit", unknown),
             "hit_changes_with_wording": flips,
             "flip_matrix": {
-                "wordings": wording_of(gold)[1],
+                "wordings": gold.wordings[1],
                 "share": [[number(x) for x in row] for row in flip_share.tolist()],
                 "n": flip_n.tolist(),
             },
@@ -423,7 +467,7 @@ def measure_wordings(
                     **_figure(_mean_over_seeds(recall[:, at]), runs, wording).dump(),
                     "miss": _figure(1 - _mean_over_seeds(hits[:, at]), runs, wording),
                 }
-                for at, wording in enumerate(wording_of(gold)[1])
+                for at, wording in enumerate(gold.wordings[1])
             },
             "seeds_change_nothing": None
             if len(runs.config.seeds) == 1
@@ -447,7 +491,7 @@ def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, Share]:
     }
 
 
-def _figure(values: FloatArray, runs: AnyRuns, label: str, reason: str | None = None) -> Figure:
+def _figure(values: FloatArray, runs: RankedRuns, label: str, reason: str | None = None) -> Figure:
     """Aggregate one value per query."""
     records = aggregate([label], values[:, None], runs.gold.shared)
     return figure_of(records[0], reason)

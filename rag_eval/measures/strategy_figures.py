@@ -1,13 +1,31 @@
-"""Ranking figures of strategies by level, and their paired comparisons."""
+"""Ranking figures of strategies by level and by tag, their comparisons, and parts of the report."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
+from pydantic import Field, PositiveInt, StrictBool
 
 from rag_eval.core.arrays import BoolArray, FloatArray, number
-from rag_eval.core.records import ComparedPair, Measure
+from rag_eval.core.errors import quoted
+from rag_eval.core.parts import Name
+from rag_eval.core.records import (
+    Because,
+    ComparedPair,
+    Count,
+    Figure,
+    IndexHash,
+    Measure,
+    Open,
+    Record,
+    RuleCode,
+    ShortText,
+    Text,
+)
 from rag_eval.core.types import Level
 from rag_eval.measures.intervals import (
     COMPARED,
@@ -16,23 +34,130 @@ from rag_eval.measures.intervals import (
     delta_of,
     holm,
     paired_comparison,
+    within_query,
 )
-from rag_eval.measures.ranking import machine_name
+from rag_eval.measures.ranking import as_rankings, machine_name, ranks
 from rag_eval.measures.run_scores import (
     LEVELS,
-    AnyRuns,
+    RankedRuns,
     Scores,
     cutoffs_of,
     figure_of,
     interval_fields,
+    judge_runs,
 )
-from rag_eval.measures.stability import ann_recall
-from rag_eval.measures.strategy_report import AnnRecall
+from rag_eval.measures.stability import RecallFigure
 from rag_eval.retrieval.dense import ExactSearch, approximate_search
 from rag_eval.retrieval.strategies import Request, StrategyIndex
 
+# ---- Parts of the report.
 
-def measure_level(runs: AnyRuns, name: str, level: Level) -> list[Measure]:
+
+class Seeds(Record):
+    """The seeds, and whether they change the results of the strategy."""
+
+    configured: list[Count] = Field(min_length=1)
+    matter: StrictBool
+
+
+class Latency(Record):
+    """Times of single queries in milliseconds."""
+
+    n: Count
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    measured_at: str | None
+
+
+class ExternalSource(Record):
+    """Source and contents of the rankings of an external strategy."""
+
+    kind: Literal["http", "import", "run_file", "recorded", "opensearch", "qdrant", "pgvector"]
+    version: Annotated[str | None, Field(description="as the source states it")]
+    wordings: Literal["all", "original"]
+    n_units: Count = Field(description="distinct items that it returned")
+    n_own_chunks: Count = Field(description="of these, chunks of this corpus")
+    n_placed: Count = Field(description="of these, with a known place in a document")
+    n_unknown: Count = Field(description="of these, of documents that the corpus lacks")
+
+
+class LevelState(Record):
+    """Whether results of an external strategy can be judged at a level; if not, the reason."""
+
+    measured: StrictBool
+    reason: Text | None = None
+
+
+class AnnRecall(Record):
+    """Share of the exact neighbours that the index returns, by seed."""
+
+    by_seed: dict[str, dict[Annotated[str, Field(pattern=r"^ann_recall_at_[0-9]+$")], Figure]]
+
+
+class StrategyPart(Record):
+    """One strategy's figures. The last four fields are of external strategies only."""
+
+    name: Name
+    kind: str
+    index_hash: IndexHash
+    embed_model: str
+    configuration: Open = Field(
+        description="the strategy as gold_set.yaml configures it, but for paths"
+    )
+    rerank: Annotated[str | None, Because("")]
+    seeds: Seeds
+    n_runs: Count
+    n_empty: Count = Field(description="runs that retrieved nothing")
+    n_failed: Count = Field(description="retrievals that gave an error and score 0")
+    first_failure: Annotated[str | None, Because("no retrieval failed")]
+    measures: list[Measure] = Field(min_length=1)
+    ann_recall: Annotated[AnnRecall | None, Because("this strategy searches exactly")]
+    latency_ms: Latency
+    cost_per_1k: Annotated[float | None, Because("the cost of retrieval is not known")]
+    source: ExternalSource | None = None
+    failures: dict[RuleCode, PositiveInt] | None = Field(
+        None, description="failed retrievals by code"
+    )
+    levels: dict[Level, LevelState] | None = None
+    notes: list[Text] | None = Field(
+        None, description="notes on how to read the figures of an external strategy"
+    )
+
+    def measure(self, name: str, level: Level) -> Measure:
+        """Return a measure by its name or its label."""
+        return next(
+            found
+            for found in self.measures
+            if name in {found.name, found.label} and found.level == level
+        )
+
+
+MAX_TAGS, MAX_TAG_CHARS = 30, 100
+UNSCORED: Final = "none of these questions was scored"
+
+
+class SlicePart(Record):
+    """The questions with one tag."""
+
+    tag: ShortText
+    n_queries: Count
+    strategies: dict[Name, RecallFigure]
+
+
+class SlicesPart(Record):
+    """Recall at 10 and misses at K by the most frequent tags; the slices share questions."""
+
+    k: PositiveInt
+    level: Level
+    n_tags: Count
+    by: list[SlicePart]
+
+
+# ---- Measures of a strategy.
+
+
+def measure_level(runs: RankedRuns, name: str, level: Level) -> list[Measure]:
     """Measure one strategy at one level, with bounds where unjudged items could count."""
     scores, reason = runs.scores(name), runs.unmeasured(name).get(level)
     upper: dict[str, float] = {}
@@ -60,7 +185,7 @@ def measure_level(runs: AnyRuns, name: str, level: Level) -> list[Measure]:
     return measures
 
 
-def measure_approximation(runs: AnyRuns, index: StrategyIndex, name: str) -> AnnRecall | None:
+def measure_approximation(runs: RankedRuns, index: StrategyIndex, name: str) -> AnnRecall | None:
     """Measure recall of an approximate index against exact search over the same vectors.
 
     The recall is given by seed and k; None for exact strategies.
@@ -76,10 +201,10 @@ def measure_approximation(runs: AnyRuns, index: StrategyIndex, name: str) -> Ann
     cutoffs = [k for k in cutoffs_of(runs.config.k) if k <= depth]
     by_seed = {}
     for seed in runs.config.seeds:
-        found = approximate_search(index, embedding, vectors, Request(texts, depth, seed))
+        approximate = approximate_search(index, embedding, vectors, Request(texts, depth, seed))
         records = aggregate(
             [f"ann_recall_at_{k}" for k in cutoffs],
-            np.stack([ann_recall(found.rows, exact.rows, k) for k in cutoffs], axis=1),
+            np.stack([_ann_recall(approximate.rows, exact.rows, k) for k in cutoffs], axis=1),
             gold.shared,
             query_of=gold.query_of,
         )
@@ -87,7 +212,23 @@ def measure_approximation(runs: AnyRuns, index: StrategyIndex, name: str) -> Ann
     return AnnRecall(by_seed=by_seed)
 
 
-def list_scores(runs: AnyRuns) -> pd.DataFrame:
+def _ann_recall(approximate: ArrayLike, exact: ArrayLike, k: int) -> FloatArray:
+    """Return the share of the exact top k that the approximate top k holds, [n].
+
+    Both are [n, depth] item codes, best first, -1 = padding. NaN without an exact hit.
+    """
+    returned, true = (
+        as_rankings(approximate, "approximate")[:, :k],
+        as_rankings(exact, "exact")[:, :k],
+    )
+    row, column = np.nonzero(returned >= 0)
+    is_shared = ranks(true, row, returned[row, column]) > 0
+    n_true = np.count_nonzero(true >= 0, axis=1).astype(np.float64)
+    n_true[n_true == 0] = np.nan
+    return np.asarray(np.bincount(row[is_shared], minlength=len(returned)) / n_true)
+
+
+def list_scores(runs: RankedRuns) -> pd.DataFrame:
     """Write one row for each strategy, level, query, wording and seed.
 
     A strategy without randomness has rows under every configured seed.
@@ -120,7 +261,7 @@ def list_scores(runs: AnyRuns) -> pd.DataFrame:
 # ---- Paired comparisons.
 
 
-def compare_strategies(runs: AnyRuns) -> list[ComparedPair]:
+def compare_strategies(runs: RankedRuns) -> list[ComparedPair]:
     """Compare every pair of strategies that are measured at the headline level.
 
     A pair is compared on the wordings that both strategies were run on.
@@ -140,7 +281,9 @@ def compare_strategies(runs: AnyRuns) -> list[ComparedPair]:
     return [ComparedPair.model_validate(row | n) for row, n in rows]
 
 
-def compared_values(runs: AnyRuns, scores: Scores, variants: BoolArray | None = None) -> FloatArray:
+def compared_values(
+    runs: RankedRuns, scores: Scores, variants: BoolArray | None = None
+) -> FloatArray:
     """Return the compared measures by query, float [n_queries, n_compared]."""
     level = runs.config.level
     columns = [scores.labels[level].index(label) for label in COMPARED]
@@ -170,3 +313,35 @@ def comparison_rows(pairs: Iterable[tuple[str, str, PairedComparison]], level: L
     ]
     adjusted = holm([np.nan if row["p"] is None else float(row["p"]) for row in rows])
     return [row | {"p_adjusted": number(float(p))} for row, p in zip(rows, adjusted, strict=True)]
+
+
+# ---- Slices: the questions with the same tag.
+
+
+def measure_slices(runs: RankedRuns) -> SlicesPart:
+    """Measure every strategy on the questions of each tag; a repeated tag counts once."""
+    tags, k = [set(row) for row in runs.gold.queries["tags"]], runs.config.uncertainty.k
+    counts = Counter(tag for row in tags for tag in row)
+    values = np.vstack([runs.recall(), *(_miss_rates(runs, name, k) for name in runs.names)])
+    slices = list[SlicePart]()
+    for tag in sorted(counts, key=lambda tag: (-counts[tag], tag))[:MAX_TAGS]:
+        member = np.array([tag in row for row in tags], dtype=bool)
+        shared = runs.gold.shared.take(member)
+        records = aggregate([""] * len(values), values[:, member].T, shared)
+        figures = [figure_of(row, None if row.n_scored else UNSCORED) for row in records]
+        strategies = {
+            name: RecallFigure(**dict(recall), miss=miss)
+            for name, recall, miss in zip(
+                runs.names, figures[: len(runs.names)], figures[len(runs.names) :], strict=True
+            )
+        }
+        name = quoted(tag, MAX_TAG_CHARS)
+        slices.append(SlicePart(tag=name, n_queries=counts[tag], strategies=strategies))
+    return SlicesPart(k=k, level=runs.config.level, n_tags=len(counts), by=slices)
+
+
+def _miss_rates(runs: RankedRuns, name: str, k: int) -> FloatArray:
+    """Average the misses of a strategy over the runs of each question: float [n_questions]."""
+    judged = judge_runs(runs, name)
+    missed, query = judged.missed("miss_any", k), runs.gold.query_of[judged.variant]
+    return within_query(missed, query, len(runs.gold.queries))[:, 0]

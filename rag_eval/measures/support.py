@@ -8,17 +8,19 @@ import functools
 import itertools
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
+from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.corpus import chunking
 from rag_eval.corpus.analyzer import (
     STOP_WORDS,
+    WORD,
     Analyzer,
     DocumentFrequencies,
     numbers,
@@ -26,67 +28,7 @@ from rag_eval.corpus.analyzer import (
     words,
 )
 from rag_eval.corpus.markers import remove_marks
-from rag_eval.measures.contradiction import Conflict, find_conflicts
-
-# ---- Sentences of a text, and their names
-
-_FUNCTION_WORDS = """
-about above across after again against all along also although always am among any anyone anything
-around away back because been before being below between both came can cannot come could did do
-does doing done down during each either else enough etc ever every few from further get gets
-getting give given go goes going got had has have having he her here hers herself him himself his
-how however i its itself just least less let like likely made mainly make makes making many may me
-might more most much must my myself neither never next none nor now off often once one only other
-others otherwise our ours ourselves out over own per perhaps please quite rather really same see
-seem several shall she should since so some someone something still than themselves though through
-thus together too toward under until up upon us use used uses using various very via want was we
-well were what whatever when where whereas whether which while who whole whom whose why within
-without would yet you your yours yourself according regarding overall furthermore moreover
-therefore hence
-"""
-FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split()) - STOP_WORDS
-"""English words without weight in a comparison, besides the analyzer's stop words."""
-_WORD = re.compile(r"[^\W_]+")
-
-
-def answer_sentences(text: str) -> list[str]:
-    r"""Split an answer without citation markers into its segments.
-
-    Examples
-    --------
-    >>> answer_sentences("Two facts [1]:\n- Snow is white [2].\n- Coal is black.")
-    ['Two facts:', 'Snow is white.', 'Coal is black.']
-    """
-    plain = remove_marks(text)
-    parts = (plain[start:end] for start, end in chunking.segments(plain))
-    return [sentence for sentence in parts if _WORD.search(sentence)]
-
-
-_IDENTIFIER = re.compile(r"\w+")
-_SHORTEST_PART = 3
-"""Least length of a part of an identifier: shorter parts are common aliases (df, ax, np)."""
-
-
-def _names(sentence: str) -> list[str]:
-    """Find names: words with a capital, and the parts of identifiers with an underscore.
-
-    A first word that is only capitalised counts for nothing.
-
-    Examples
-    --------
-    >>> _names("The tower of Gustave Eiffel is drawn by `ax.plot_wireframe`.")
-    ['Gustave', 'Eiffel', 'plot', 'wireframe']
-    """
-    words = _WORD.findall(sentence)
-    names = [word for word in words if len(word) > 1 and word != word.lower()]
-    if names and names[0] == words[0] and words[0][1:].islower():
-        del names[0]
-    joined = (name.strip("_") for name in _IDENTIFIER.findall(sentence))
-    parts = itertools.chain.from_iterable(name.split("_") for name in joined if "_" in name)
-    names += [part for part in parts if len(part) >= _SHORTEST_PART and not part.isdigit()]
-    ignored = STOP_WORDS | FUNCTION_WORDS
-    return [name for name in names if name.lower() not in ignored]
-
+from rag_eval.measures.contradiction import FUNCTION_WORDS, Conflict, find_conflicts
 
 # ---- The score of a sentence
 
@@ -106,6 +48,10 @@ _FEW, _WHOLE = 2, 0.999
 """A sentence of at most this number of content words needs this score."""
 _COMPARED = 0.25
 """Least score at which conflicts are looked for: below it, the window is about something else."""
+_SHORTEST_PART = 3
+"""Least length of a part of an identifier: shorter parts are common aliases (df, ax, np)."""
+_ROUNDING = 1e-9
+_IDENTIFIER = re.compile(r"\w+")
 
 Score = Callable[[list[str], list[str]], FloatArray]
 """A verifier: (sentences, evidence of each) -> probability of support, [n]; NaN if it fails."""
@@ -137,69 +83,16 @@ class Support(NamedTuple):
         return "partly" if self.lacks else "supported"
 
 
-class _Reader:
-    """Reads sentences into terms, and weighs the terms.
-
-    A word weighs 1, or its BM25 idf ``log(1 + (N - n + 0.5) / (n + 0.5))`` (as in Lucene) in the
-    corpus of the frequencies; a word that the corpus lacks weighs like one in one text.
-    """
-
-    def __init__(self, frequencies: DocumentFrequencies | None) -> None:
-        self.analyzer = Analyzer()
-        self.ignored = set(itertools.chain(*self.analyzer.index([" ".join(FUNCTION_WORDS)])))
-        self.frequencies = frequencies
-        self._weights: dict[int, float] = {}
-        self._names: list[str] = []
-
-    def words(self, text: str) -> list[int]:
-        """Return the content words in their order."""
-        terms = self.analyzer.index([spell_alike(text)])[0]
-        return [term for term in terms if term not in self.ignored]
-
-    def weight(self, term: int) -> float:
-        """Weigh a word."""
-        if self.frequencies is None or not self.frequencies.n_texts:
-            return 1.0
-        if term not in self._weights:
-            if term >= len(self._names):
-                self._names = list(self.analyzer.vocabulary)
-            n_texts = self.frequencies.n_texts
-            n = min(max(self.frequencies.counts.get(self._names[term], 0), 1), n_texts)
-            self._weights[term] = float(np.log1p((n_texts - n + 0.5) / (n + 0.5)))
-        return self._weights[term]
-
-
-def _pairs(words: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the distinct pairs of neighbours, each in rising order."""
-    both = ((min(pair), max(pair)) for pair in itertools.pairwise(words))
-    return list(dict.fromkeys(both))
-
-
 class _Passage(NamedTuple):
-    """The sentences of the texts in order, as one running text."""
+    """The sentences of texts in order, as one running text."""
 
     sentences: list[str]
     text: str
-    """All sentences."""
     places: Mapping[int, list[int]]
-    """Sentences of each word."""
+    """Sentences of each term."""
     pairs: set[tuple[int, int]]
     """Neighbours among the content words of a sentence, in either order."""
     numbers: set[str]
-
-    @staticmethod
-    def read(texts: Sequence[str], reader: _Reader) -> "_Passage":
-        """Read texts, whose layout does not matter."""
-        sentences = [text[start:end] for text in texts for start, end in chunking.spans(text)]
-        places, pairs, figures = defaultdict[int, list[int]](list), set(), set[str]()
-        alike = list(map(spell_alike, sentences))
-        for at, row in enumerate(reader.analyzer.index(alike)):
-            words = [term for term in row if term not in reader.ignored]
-            pairs.update(_pairs(words))
-            figures.update(numbers(alike[at]))
-            for term in set(row):
-                places[term].append(at)
-        return _Passage(sentences, " ".join(sentences), dict(places), pairs, figures)
 
     def best_window(self, weights: Mapping[int, float]) -> tuple[float, int]:
         """Return the share of weight in the best window, and its first sentence.
@@ -218,7 +111,105 @@ class _Passage(NamedTuple):
         return best / sum(weights.values()), first
 
 
-_ROUNDING = 1e-9
+class _Scorer:
+    """Scores sentences on texts by the terms of one analyzer."""
+
+    def __init__(self, frequencies: DocumentFrequencies | None) -> None:
+        self.analyzer, self.frequencies = Analyzer(), frequencies
+        self.ignored = set(itertools.chain(*self.analyzer.index([" ".join(FUNCTION_WORDS)])))
+        self.read = functools.lru_cache(maxsize=64)(self._read)
+        self._names: list[str] = []
+
+    def content_words(self, text: str) -> list[int]:
+        """Return the terms of the content words in their order."""
+        terms = self.analyzer.index([spell_alike(text)])[0]
+        return [term for term in terms if term not in self.ignored]
+
+    def weigh(self, terms: Sequence[int]) -> dict[int, float]:
+        """Weigh terms by 1, or by their idf in the corpus as Lucene's BM25 has it.
+
+        A term that the corpus lacks weighs like one in one text.
+        """
+        if self.frequencies is None or not self.frequencies.n_texts:
+            return dict.fromkeys(terms, 1.0)
+        n_texts, counts = self.frequencies
+        if len(self._names) < len(self.analyzer.vocabulary):
+            self._names = list(self.analyzer.vocabulary)
+        n = {term: min(max(counts.get(self._names[term], 0), 1), n_texts) for term in terms}
+        return {
+            term: float(np.log1p((n_texts - n[term] + 0.5) / (n[term] + 0.5))) for term in terms
+        }
+
+    def _read(self, texts: tuple[str, ...]) -> _Passage:
+        """Read texts, whose layout does not matter."""
+        sentences = [text[start:end] for text in texts for start, end in chunking.spans(text)]
+        places, pairs, figures = defaultdict[int, list[int]](list), set(), set[str]()
+        alike = list(map(spell_alike, sentences))
+        for at, row in enumerate(self.analyzer.index(alike)):
+            pairs.update(_pairs([term for term in row if term not in self.ignored]))
+            figures.update(numbers(alike[at]))
+            for term in set(row):
+                places[term].append(at)
+        return _Passage(sentences, " ".join(sentences), dict(places), pairs, figures)
+
+    def score(self, sentence: str, texts: Sequence[str]) -> Support:
+        """Score a sentence, as `support` defines it."""
+        passage, order = self.read(tuple(texts)), self.content_words(sentence)
+        weights = self.weigh(order)
+        if not sum(weights.values()):
+            return Support(float("nan"), len(weights), "", [], ())
+        share, first = passage.best_window(weights)
+        pairs = _pairs(order) if len(weights) > _FEW else ()
+        paired = {pair: weights[pair[0]] + weights[pair[1]] for pair in pairs}
+        if paired:
+            shared = sum(weight for pair, weight in paired.items() if pair in passage.pairs)
+            share = (share + PAIRS * shared / sum(paired.values())) / (1 + PAIRS)
+        names = itertools.chain(*self.analyzer.index([" ".join(_names(sentence))]))
+        lacks_name = not passage.places.keys() >= set(names)
+        lacks_number = not passage.numbers >= set(numbers(spell_alike(sentence)))
+        score = share * (MISSING if lacks_name or lacks_number else 1.0)
+        window = " ".join(passage.sentences[first : first + WINDOW])
+        conflicts: list[Conflict] = []
+        if score >= _COMPARED:
+            conflicts = find_conflicts(sentence, window, passage.text)
+            score = share * CONTRADICTED if conflicts else score
+        return Support(score, len(weights), window, conflicts, self._find_runs(sentence, passage))
+
+    def _find_runs(self, sentence: str, passage: _Passage) -> tuple[str, ...]:
+        """Return the content words of runs of three or more that the passage lacks."""
+        runs: list[list[str]] = [[]]
+        for word in WORD.findall(sentence):
+            terms = self.content_words(word)
+            if terms and not passage.places.keys().isdisjoint(terms):
+                runs.append([])
+            elif terms:
+                runs[-1].append(word)
+        return tuple(itertools.chain(*(run for run in runs if len(run) >= INVENTED)))
+
+
+def _pairs(terms: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the distinct pairs of neighbours, each in rising order."""
+    return list(dict.fromkeys((min(pair), max(pair)) for pair in itertools.pairwise(terms)))
+
+
+def _names(sentence: str) -> list[str]:
+    """Find names: words with a capital, and the parts of identifiers with an underscore.
+
+    A first word that is only capitalised counts for nothing.
+
+    Examples
+    --------
+    >>> _names("The tower of Gustave Eiffel is drawn by `ax.plot_wireframe`.")
+    ['Gustave', 'Eiffel', 'plot', 'wireframe']
+    """
+    every = WORD.findall(sentence)
+    names = [word for word in every if len(word) > 1 and word != word.lower()]
+    if names and names[0] == every[0] and every[0][1:].islower():
+        del names[0]
+    joined = (name.strip("_") for name in _IDENTIFIER.findall(sentence))
+    parts = itertools.chain.from_iterable(name.split("_") for name in joined if "_" in name)
+    names += [part for part in parts if len(part) >= _SHORTEST_PART and not part.isdigit()]
+    return [name for name in names if name.lower() not in STOP_WORDS | FUNCTION_WORDS]
 
 
 def support(
@@ -243,51 +234,11 @@ def support(
     --------
     >>> shown = ["The capital of France is Paris."]
     >>> sentences = ["France has the capital Paris.", "The capital of Germany is Berlin."]
-    >>> [round(one.score, 2) for one in support(sentences, [shown, shown])]
+    >>> [round(each.score, 2) for each in support(sentences, [shown, shown])]
     [0.83, 0.11]
     """
-    reader = _Reader(frequencies)
-    read = functools.lru_cache(maxsize=64)(lambda key: _Passage.read(key, reader))
-    return [
-        _score(sentence, read(tuple(shown)), reader)
-        for sentence, shown in zip(sentences, texts, strict=True)
-    ]
-
-
-def _score(sentence: str, passage: _Passage, reader: _Reader) -> Support:
-    order = reader.words(sentence)
-    weights = {term: reader.weight(term) for term in order}
-    whole = sum(weights.values())
-    if not whole:
-        return Support(float("nan"), len(weights), "", [], ())
-    share, first = passage.best_window(weights)
-    pairs = _pairs(order) if len(weights) > _FEW else ()
-    paired = {pair: weights[pair[0]] + weights[pair[1]] for pair in pairs}
-    if paired:
-        shared = sum(weight for pair, weight in paired.items() if pair in passage.pairs)
-        share = (share + PAIRS * shared / sum(paired.values())) / (1 + PAIRS)
-    names = itertools.chain(*reader.analyzer.index([" ".join(_names(sentence))]))
-    lacks_name = not passage.places.keys() >= set(names)
-    lacks_number = not passage.numbers >= set(numbers(spell_alike(sentence)))
-    score = share * (MISSING if lacks_name or lacks_number else 1.0)
-    window = " ".join(passage.sentences[first : first + WINDOW])
-    conflicts: list[Conflict] = []
-    if score >= _COMPARED:
-        conflicts = find_conflicts(sentence, window, [passage.text])
-        score = share * CONTRADICTED if conflicts else score
-    return Support(score, len(weights), window, conflicts, _find_runs(sentence, passage, reader))
-
-
-def _find_runs(sentence: str, passage: _Passage, reader: _Reader) -> tuple[str, ...]:
-    """Return the content words of runs of three or more that the passage lacks."""
-    runs: list[list[str]] = [[]]
-    for word in _WORD.findall(sentence):
-        terms = reader.words(word)
-        if terms and not passage.places.keys().isdisjoint(terms):
-            runs.append([])
-        elif terms:
-            runs[-1].append(word)
-    return tuple(itertools.chain(*(run for run in runs if len(run) >= INVENTED)))
+    scorer = _Scorer(frequencies)
+    return [scorer.score(*pair) for pair in zip(sentences, texts, strict=True)]
 
 
 # ---- Groundedness: the support of the sentences of answers by all evidence
@@ -314,12 +265,26 @@ class Groundedness(NamedTuple):
         Sentences without a content word keep NaN and do not count. Another NaN is a failed verdict,
         which leaves its answer without a value.
         """
-        counts = ~np.isnan(self.score)
+        counts, n = ~np.isnan(self.score), len(self.value)
         reached = np.where(np.isnan(score), np.nan, score >= BAR)
-        parts = (score, reached)
-        value, supported = (_average(self.answer_of, p, counts, len(self.value)) for p in parts)
-        masked = np.where(counts, score, np.nan)
-        return self._replace(score=masked, value=value, supported=supported)
+        return self._replace(
+            score=np.where(counts, score, np.nan),
+            value=_average(self.answer_of, score, counts, n),
+            supported=_average(self.answer_of, reached, counts, n),
+        )
+
+
+def answer_sentences(text: str) -> list[str]:
+    r"""Split an answer without citation markers into its segments.
+
+    Examples
+    --------
+    >>> answer_sentences("Two facts [1]:\n- Snow is white [2].\n- Coal is black.")
+    ['Two facts:', 'Snow is white.', 'Coal is black.']
+    """
+    plain = remove_marks(text)
+    parts = (plain[start:end] for start, end in chunking.segments(plain))
+    return [sentence for sentence in parts if WORD.search(sentence)]
 
 
 def groundedness(
@@ -348,48 +313,205 @@ def _average(answer_of: IntArray, values: FloatArray, counted: BoolArray, n: int
     return np.asarray(np.bincount(owner, weights=values[counted], minlength=n) / counts)
 
 
+# ---- Citation support: the support of the sentences of answers by the spans that they cite
+
+_IDLE = frozenset("a an the and or is are was were be been being has have had it its".split())
+"""Words that two ways to say the same do not share."""
+_JOINING = _IDLE | frozenset(
+    "of in at to by for with from as that which who this these those they them their he she his "
+    "her we our us you your i there also must do does did can will would should one".split()
+)
+"""Words that a sentence may have beside those of its passage."""
+_MOST_WORDS = 150
+"""Most words of a sentence that are searched for an exchange, which takes quadratic time."""
+_FRACTION = re.compile(r"(?<!\d)\d{1,9} of \d{1,9}(?!\d)")
+_POSSESSIVE = re.compile(r"['’]s\b")
+
+
+class SentenceSupport(NamedTuple):
+    """A sentence of an answer, held against the spans that it cites.
+
+    `segment` is the number of the sentence, from 0. `places` are its citations among those of the
+    answer; empty if it cites nothing. `score` in [0, 1] is its support by the cited text, or the
+    verdict of a verifier, NaN if that failed. `passage` is the window of the cited text that
+    supports it best, `conflict` what the window says otherwise, and `lacks` are words in a row that
+    the cited text lacks.
+    """
+
+    segment: int
+    text: str
+    places: tuple[int, ...]
+    score: float
+    verdict: Verdict
+    passage: str
+    conflict: str
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def supported(self) -> bool:
+        """Whether the cited text supports the whole sentence."""
+        return self.verdict == "supported"
+
+    def missing_words(self) -> list[str]:
+        """Return the numbers and words that the passage lacks, by their stems."""
+        stem = Analyzer().stem
+        here, there = (_POSSESSIVE.sub("", spell_alike(part)) for part in (self.text, self.passage))
+        offered = {stem(word) for word in WORD.findall(there.lower())}
+        joining = (word for word in WORD.findall(here) if word.lower() not in _JOINING)
+        lacking = [
+            word for word in joining if not word.isdigit() and stem(word.lower()) not in offered
+        ]
+        return [*(_quantities(self.text) - _quantities(self.passage)), *lacking]
+
+    def exchanged_words(self) -> tuple[str, str] | None:
+        """Find two groups of words that the sentence has in each other's places of the passage.
+
+        Of both texts, only the words that they share count, in their order, without articles,
+        auxiliaries and "and". An exchange is `A m B` in place of `B m A`. Without a word m, a part
+        only moved. A passive (another number of "by") exchanges the groups rightly.
+        """
+        stem = Analyzer().stem
+        here, there = (
+            [stem(word) for word in WORD.findall(text.lower()) if word not in _IDLE]
+            for text in (self.text, self.passage)
+        )
+        here = here[:_MOST_WORDS]
+        shared = Counter(here) & Counter(there)
+        if here.count("by") != there.count("by"):
+            return None
+        here, there = _take(here, shared), _take(there, shared)
+        differs = [at for at, pair in enumerate(zip(here, there, strict=True)) if len({*pair}) > 1]
+        low, high = (differs[0], differs[-1] + 1) if differs else (0, 0)
+        before, after = here[:low], here[high:]
+        here, there = here[low:high], there[low:high]
+        for a in range(1, len(here) - 1):
+            for b in range(1, len(here) - a):
+                middle = here[a:-b]
+                # `A m B m` in place of `B m A m` moves clauses
+                repeats = middle in (before[-len(middle) :], after[: len(middle)])
+                if not repeats and there == here[-b:] + middle + here[:a]:
+                    return " ".join(here[:a]), " ".join(here[-b:])
+        return None
+
+
+def _take(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
+    """Take the first words of each kind, as many as counted."""
+    seen = Counter[str]()
+    taken = []
+    for word in words:
+        seen[word] += 1
+        if seen[word] <= counts.get(word, 0):
+            taken.append(word)
+    return taken
+
+
+def _quantities(text: str) -> Counter[str]:
+    """Count the numbers of a text, also of number words, and its fractions such as `3 of 5`."""
+    return Counter([*numbers(spell_alike(text)), *_FRACTION.findall(text)])
+
+
+def citation_support(
+    answers: Sequence[Answer],
+    frequencies: DocumentFrequencies | None = None,
+    score: Score | None = None,
+    bar: float = BAR,
+) -> list[list[SentenceSupport]]:
+    """Score the sentences of every answer against the spans that they cite.
+
+    A sentence cites the spans of its markers, else the spans that the answer lists without one.
+    Cited spans support a sentence together. A sentence that holds several items of a list is as
+    good as its weakest item. Sentences without a content word, and a single word before a list
+    ("Reasons:"), state nothing and are left out. `score` is a verifier, which replaces the
+    comparison of words. A list with an item without verdict has none.
+    """
+    rows = [(at, *row) for at, answer in enumerate(answers) for row in _cited_texts(answer)]
+    scored = groundedness([row[2] for row in rows], [row[4] for row in rows], frequencies)
+    verdicts: list[Verdict] = [support.verdict(bar) for support in scored.supports]
+    if score is not None:
+        cited = ["\n\n".join(rows[at][4]) for at in scored.answer_of.tolist()]
+        scored = scored.rescored(score(scored.sentences, cited))
+        verdicts = ["supported" if high else "unsupported" for high in scored.score >= BAR]
+    weakest: dict[int, SentenceSupport] = {}
+    for part in np.argsort(np.nan_to_num(scored.score, nan=-1.0), kind="stable").tolist():
+        at, support = int(scored.answer_of[part]), scored.supports[part]
+        if support.n_words > scored.sentences[part].endswith(":") and at not in weakest:
+            weakest[at] = SentenceSupport(
+                *rows[at][1:4],
+                score=float(scored.score[part]),
+                verdict=verdicts[part],
+                passage=support.window,
+                conflict="; ".join(map(_describe_conflict, support.conflicts)),
+                lacks=support.lacks,
+            )
+    sentences: list[list[SentenceSupport]] = [[] for _ in answers]
+    for at in sorted(weakest):
+        sentences[rows[at][0]].append(weakest[at])
+    return sentences
+
+
+def _describe_conflict(conflict: Conflict) -> str:
+    """Say what the evidence says otherwise, as `"closes", the evidence says "opens"`."""
+    instead = f'says "{conflict.evidence}"' if conflict.evidence else "does not say so"
+    return f'"{conflict.sentence}", the evidence {instead}'
+
+
+def _cited_texts(answer: Answer) -> list[tuple[int, str, tuple[int, ...], list[str]]]:
+    """List (number, sentence, its citations by place, the cited texts) of an answer."""
+    marked: dict[int, list[int]] = {}
+    for place, span in enumerate(answer.citations):
+        marked.setdefault(span.segment, []).append(place)
+    texts = [_read_span(span, answer.evidence) for span in answer.citations]
+    rows = []
+    for segment, (start, end) in enumerate(chunking.segments(answer.text)):
+        places = tuple(marked.get(segment, marked.get(-1, ())))
+        rows.append((segment, answer.text[start:end], places, [texts[place] for place in places]))
+    return rows
+
+
+def _read_span(span: CitedSpan, evidence: Sequence[Evidence]) -> str:
+    """Return the whole sentences that a citation touches; empty for a fabricated citation."""
+    if not 0 <= span.evidence < len(evidence):
+        return ""
+    chunk = evidence[span.evidence].chunk
+    start, end = span.start - chunk.offsets.start, span.end - chunk.offsets.start
+    if start <= 0 and len(chunk.text) <= end:
+        return chunk.text
+    touched = [part for part in chunking.spans(chunk.text) if part[0] < end and start < part[1]]
+    return chunk.text[touched[0][0] : touched[-1][1]] if touched else ""
+
+
 # ---- Phrases that refer to the sources, or say that the sources have no answer.
 
 MOST = 20_000
 """Largest number of characters read of an answer."""
-_WORD_LIST = re.compile(r"<(\w+)>")
+_LOOK_BACK = 60
+"""Characters before a reference in which a negation is looked for."""
 
 
-def _phrases(kind: str) -> re.Pattern[str]:
-    """Compile the phrases of every language; `<word>` stands for a list under `words`."""
+def _read_phrases() -> dict[str, re.Pattern[str]]:
+    """Compile the phrases of every language by kind; `<word>` stands for a list under `words`."""
     file = files("rag_eval.measures").joinpath("gap_phrases.json")
     content = json.loads(file.read_text("utf-8"))
-    phrases = "|".join(f"(?:{phrase})" for part in content[kind].values() for phrase in part)
-    while _WORD_LIST.search(phrases):
-        phrases = _WORD_LIST.sub(lambda name: content["words"][name[1]], phrases)
-    return re.compile(phrases, re.IGNORECASE)
+    words, patterns = content.pop("words"), {}
+    for kind, by_language in content.items():
+        phrases = "|".join(f"(?:{phrase})" for part in by_language.values() for phrase in part)
+        while (filled := re.sub(r"<(\w+)>", lambda name: words[name[1]], phrases)) != phrases:
+            phrases = filled
+        patterns[kind] = re.compile(phrases, re.IGNORECASE)
+    return patterns
 
 
-_REFERENCE = _phrases("references")
-_ACKNOWLEDGEMENT = _phrases("acknowledgements")
-_NEGATOR = re.compile(
-    r"\b(?:not(?! only)|never|without|instead of|rather than|regardless of|irrespective of"
-    r"|independent(?:ly)? of|ignor(?:e|es|ed|ing)|disregard(?:s|ed|ing)?|no need|nothing|none"
-    r"|neither|despite|contrary to|unlike|apart from|refus(?:e|es|ed|ing)|skip(?:ped|ping)?|cannot"
-    r"|nicht|ohne|ungeachtet|unabhängig|statt|entgegen|pas|sans|sin|senza|sem|не|без|non|não|no)\b"
-    r"|n['’]t\b|不是|没有|沒有|不(?:根据|依据|按照|看)|ではなく|なしに|않고|아니라|دون|بدون|ليس",
-    re.IGNORECASE,
-)
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-_CLAUSE = re.compile(r"[.;:!?。！？\n]|,?\s+but\s|,\s*(?:aber|mais|pero|ma|mas|но)\s")
-_LOOK_BACK = 60
+_PHRASES = _read_phrases()
 
 
-def _refers_to_sources(text: str) -> str:
+def _refers_to_sources(plain: str) -> str:
     """Return the first words that refer to the sources, or an empty text.
 
-    A reference inside code or behind a negation, as in "without looking at the provided context",
-    is none.
+    A reference behind a negation, as in "without looking at the provided context", is none.
     """
-    plain = _CODE.sub(" ", text[:MOST])
-    for match in _REFERENCE.finditer(plain):
+    for match in _PHRASES["references"].finditer(plain):
         before = plain[max(match.start() - _LOOK_BACK, 0) : match.start()]
-        if not _NEGATOR.search(_CLAUSE.split(before)[-1]):
+        if not _PHRASES["negators"].search(_PHRASES["clauses"].split(before)[-1]):
             return match[0]
     return ""
 
@@ -398,29 +520,15 @@ def _refers_to_sources(text: str) -> str:
 
 CODE = "FK019"
 Purpose = Literal["answer", "context"]
-Reason = Literal[
-    "no_retrieval",
-    "context_only",
-    "cited",
-    "refers_to_sources",
-    "acknowledged",
-    "content_used",
-    "content_unused",
-    "citation_unsupported",
-    "empty_answer",
+Violation = Literal["content_unused", "citation_unsupported", "empty_answer"]
+Compliance = Literal[
+    "no_retrieval", "context_only", "cited", "refers_to_sources", "acknowledged", "content_used"
 ]
 Cites = bool | None
 """Whether the citations of an answer support one of its sentences; None without a citation."""
-VIOLATIONS: frozenset[Reason] = frozenset(
-    {"content_unused", "citation_unsupported", "empty_answer"}
-)
 _USED = 0.45
 """Score from which a sentence uses the evidence; the name of a title may be missing."""
 _SHOWN = 120
-_QUOTE = re.compile(
-    r'„[^“”"]{3,500}[“”"]|“[^”]{3,500}”|«[^»]{3,500}»|»[^«]{3,500}«|"[^"\n]{3,500}"'
-    r"|「[^」]{3,500}」|『[^』]{3,500}』"
-)
 _QUOTED_WORDS = 3
 """Least number of words in a quote; fewer words in quotation marks are a term."""
 
@@ -428,13 +536,13 @@ _QUOTED_WORDS = 3
 class Gap(NamedTuple):
     """Verdict on an answer; `detail` is the deciding phrase or sentence, or empty."""
 
-    reason: Reason
+    reason: Violation | Compliance
     detail: str = ""
 
     @property
     def violation(self) -> bool:
         """Whether the answer broke the rule."""
-        return self.reason in VIOLATIONS
+        return self.reason in get_args(Violation)
 
 
 def retrieval_gaps(
@@ -445,31 +553,18 @@ def retrieval_gaps(
     purpose: Purpose = "answer",
     frequencies: DocumentFrequencies | None = None,
 ) -> list[Gap]:
-    """Judge whether every answer uses its retrieved texts.
+    """Judge whether every answer uses its retrieved texts, by the first condition that holds.
 
-    The first condition that holds makes an answer comply:
+    - Nothing with content was retrieved, or the purpose is `context`, which only sets the tone.
+    - The answer has a citation whose text supports one of its sentences (`cites` is true).
+    - It has no citation (None), and refers to the sources in words without a negation.
+    - It states that nothing relevant was found.
+    - The score of one sentence (see `support`) is 0.45 or more. A quote of three words or more is
+      a sentence of its own, because the words around it may be in another language.
 
-    - Nothing was retrieved, or the purpose is `context`.
-    - The answer has a citation whose text supports a sentence of the answer.
-    - The answer has no citation, and refers to the sources in words, rightly or wrongly, without a
-      negation.
-    - The answer states that nothing relevant was found.
-    - The score of one sentence (see `support`) is 0.45 or more. A sentence that says otherwise than
-      the evidence (`find_conflicts`) has at most 0.4.
-
-    A quote of three words or more is also a sentence of its own, because the words around it may
-    be in another language. A sentence of one or two content words must have all words in the
-    evidence: "Python is great" does not use a text on Python.
-
-    An answer without letter or digit after a retrieval is the violation `empty_answer`, because an
-    empty answer must not look best. Only words are compared. So an answer that translates its
-    sources without naming them is a violation.
-
-    Retrieved texts without content count as not retrieved. `cites` tells whether the text that an
-    answer cites supports one of its sentences (see `citation_support`), and is None without a
-    citation. A false value is the violation `citation_unsupported`, unless the answer complies
-    otherwise: a phrase does not mend a citation. The purpose `context` is for retrieval that only
-    sets the tone. `frequencies` are as for `support`.
+    Else the answer is a violation, also an empty one, which must not look best. A false `cites` is
+    the violation `citation_unsupported`: a phrase does not mend a citation. Only words are
+    compared, so an answer that translates its sources without naming them is a violation.
     """
     shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
     cites = cites or [None] * len(answers)
@@ -501,14 +596,15 @@ def _judge_without_overlap(
         return Gap("empty_answer")
     if is_cited is True:
         return Gap("cited")
-    if is_cited is None and (phrase := _refers_to_sources(answer)):
+    plain = _PHRASES["code"].sub(" ", answer[:MOST])
+    if is_cited is None and (phrase := _refers_to_sources(plain)):
         return Gap("refers_to_sources", phrase[:_SHOWN])
-    match = _ACKNOWLEDGEMENT.search(_CODE.sub(" ", answer[:MOST]))
+    match = _PHRASES["acknowledgements"].search(plain)
     return Gap("acknowledged", match[0][:_SHOWN]) if match else None
 
 
 def _with_quotes(answer: str) -> str:
-    quotes = _QUOTE.findall(answer)
+    quotes = _PHRASES["quotes"].findall(answer)
     long = [quote for quote in quotes if len(words(quote[1:-1])) >= _QUOTED_WORDS]
     return "\n\n".join([answer, *long])
 
@@ -516,6 +612,8 @@ def _with_quotes(answer: str) -> str:
 def _has_content(text: str) -> bool:
     return any(character.isalnum() for character in text)
 
+
+# ---- A bar that is fitted to labels
 
 _FOLDS = 5
 
@@ -533,11 +631,7 @@ class Label(NamedTuple):
 
 
 class FittedBar(NamedTuple):
-    """A bar, and its accuracy on labels that it was not fitted to, beside that of 0.5.
-
-    The accuracy is balanced: the mean of the rates of right verdicts on supported and on other
-    sentences.
-    """
+    """A bar, and its balanced accuracy on labels that it was not fitted to, beside that of 0.5."""
 
     bar: float
     accuracy: float
@@ -551,16 +645,13 @@ def fit_bar(labels: Sequence[Label]) -> FittedBar:
     A fold holds whole questions. Raises ValueError with fewer than two questions that have
     supported sentences, or fewer than two with others.
     """
-    sentences, texts = [label.sentence for label in labels], [label.texts for label in labels]
-    score = np.nan_to_num(groundedness(sentences, texts).value)
+    scored = groundedness([label.sentence for label in labels], [label.texts for label in labels])
+    score = np.nan_to_num(scored.value)
     is_supported = np.array([label.supported for label in labels], dtype=bool)
-    for name, rows in (("supported", is_supported), ("other", ~is_supported)):
-        n = len(
-            {label.question for label, is_of_kind in zip(labels, rows, strict=True) if is_of_kind}
-        )
-        if n < 2:  # noqa: PLR2004 - one to fit and one to judge
-            raise ValueError(f"labels: {n} questions with {name} sentences; accepted: 2 or more")
     _, question = np.unique([label.question for label in labels], return_inverse=True)
+    for name, rows in (("supported", is_supported), ("other", ~is_supported)):
+        if (n := len(np.unique(question[rows]))) < 2:  # noqa: PLR2004 - one to fit, one to judge
+            raise ValueError(f"labels: {n} questions with {name} sentences; accepted: 2 or more")
     fold = np.random.default_rng(0).permutation(int(question.max()) + 1)[question] % _FOLDS
     passes = np.zeros(len(labels), dtype=bool)
     for number in range(_FOLDS):
@@ -583,5 +674,6 @@ def _best_bar(score: FloatArray, is_supported: BoolArray) -> float:
 
 
 def _accuracy(passes: BoolArray, is_supported: BoolArray) -> float:
+    """Return the mean of the rates of right verdicts on supported and on other sentences."""
     rates = [passes[is_supported].mean(), 1 - passes[~is_supported].mean()]
     return float(np.mean(rates)) if 0 < is_supported.sum() < len(is_supported) else 0.0

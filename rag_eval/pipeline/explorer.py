@@ -18,8 +18,6 @@ from rag_eval.measures.run_scores import (
     MEASURE,
     GoldArrays,
     judge_runs,
-    values_of,
-    wording_of,
 )
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import Previous
@@ -58,7 +56,7 @@ DEPTH: Final = 10
 def _order_wordings(gold: GoldArrays) -> pd.DataFrame:
     """List the wordings of each question with `w`, their place; the original has 0."""
     wordings = gold.variants[["query_id", "paraphrase_id", "text"]].assign(question=gold.query_of)
-    wordings = wordings.iloc[np.lexsort((wording_of(gold)[0], gold.query_of))]
+    wordings = wordings.iloc[np.lexsort((gold.wordings[0], gold.query_of))]
     return wordings.assign(w=wordings.groupby("question").cumcount())
 
 
@@ -397,7 +395,7 @@ def _summarize(data: Explored, retrievals: pd.DataFrame) -> Json:
     questions = {
         "id": [visible(query_id) for query_id in queries["query_id"]],
         "text": [line(text, MAX_QUESTION) for text in queries["text"]],
-        "value": [rounded(row) for row in values_of(runs)],
+        "value": [rounded(row) for row in runs.recall()],
         "first": numbers(first["first"]),
         "hits": numbers(by_question["hit"].sum(min_count=1)),
         "runs": numbers(by_question.size()),
@@ -437,7 +435,7 @@ def _lost_steps(data: Explored) -> pd.Series:
 
 def _list_changes(runs: ScoredRuns, previous: Previous | None) -> list[list[float | None]]:
     """List the change of each question, [n_strategies, n_questions]; null when it is unknown."""
-    values = values_of(runs)
+    values = runs.recall()
     change = np.full(values.shape, np.nan)
     if previous is not None and previous.means is not None:
         means = previous.means[:, COMPARED.index(MEASURE) :: len(COMPARED)].T

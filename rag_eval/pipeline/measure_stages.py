@@ -26,17 +26,18 @@ from rag_eval.measures.answers import (
     answer_figures,
     measure_contexts,
 )
-from rag_eval.measures.citation_support import SentenceSupport
 from rag_eval.measures.run_scores import LEVELS, GoldArrays
-from rag_eval.measures.slices import SlicesPart, measure_slices
-from rag_eval.measures.stability import measure_distances, measure_wordings
+from rag_eval.measures.stability import StabilityPart, measure_distances, measure_wordings
 from rag_eval.measures.strategy_figures import (
+    AnnRecall,
+    SlicesPart,
     compare_strategies,
     list_scores,
     measure_approximation,
     measure_level,
+    measure_slices,
 )
-from rag_eval.measures.strategy_report import AnnRecall, StabilityPart
+from rag_eval.measures.support import SentenceSupport
 from rag_eval.pipeline.answer_stages import AnswerSet, CitationSet, answers_of, has_answers
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.open_strategies import open_index

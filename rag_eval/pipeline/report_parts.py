@@ -11,7 +11,7 @@ from rag_eval.core.records import Absent, Estimate, Record
 from rag_eval.gates.gate import AcceptedRun, GateInputs, GatePart, RunInputs
 from rag_eval.gates.verdict import judge_gates, with_delta_s
 from rag_eval.measures.overlap import NamedGold
-from rag_eval.measures.strategy_report import StrategyPart
+from rag_eval.measures.strategy_figures import StrategyPart
 from rag_eval.pipeline.comparisons import load_baseline
 from rag_eval.pipeline.corpus import AdmittedChunks, GoldVariants
 from rag_eval.pipeline.evaluation import Evaluation

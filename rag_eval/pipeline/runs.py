@@ -23,7 +23,7 @@ from rag_eval.core.types import Level, RetrievalOptions
 from rag_eval.corpus.analyzer import count_tokens
 from rag_eval.gold.gold_report import LintWarning, report_warnings
 from rag_eval.measures.run_scores import RankedRuns
-from rag_eval.measures.strategy_report import ExternalSource, Latency
+from rag_eval.measures.strategy_figures import ExternalSource, Latency
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.open_strategies import identity_of
 from rag_eval.pipeline.runner import Result, Runner, Work, array_part, frame_part, json_part
@@ -332,8 +332,12 @@ def mean_tokens(texts: Sequence[str]) -> float:
 # ---- The scored runs of an evaluation, which its stages share.
 
 
-class ScoredRuns(RankedRuns[GoldVariants, AdmittedChunks, StrategyRun]):
+class ScoredRuns(RankedRuns):
     """The runs of all strategies with the gold set, as the stages give them."""
+
+    gold_variants: GoldVariants
+    admitted_chunks: AdmittedChunks
+    runs: Mapping[str, StrategyRun]
 
     def about(self, name: str) -> RunFacts:
         """Return the facts for the report on one strategy's run."""

@@ -31,8 +31,7 @@ from rag_eval.corpus.masking import (
     masked_tree,
 )
 from rag_eval.measures.answers import GapFlag, RetrievalGap, UnsupportedSentence
-from rag_eval.measures.citation_support import SentenceSupport
-from rag_eval.measures.support import CODE, Gap
+from rag_eval.measures.support import CODE, Gap, SentenceSupport
 from rag_eval.reporting.tables import interval
 from rag_eval.uncertainty.confidence import UncertainRetrieval
 

@@ -40,8 +40,8 @@ from rag_eval.corpus.masking import mask_snippet, masked_tree
 from rag_eval.gates.gate import GatePart, PreviousPart
 from rag_eval.gold.gold_report import GoldPart
 from rag_eval.measures.answers import AnswersPart, CitationsPart, RagasFigure
-from rag_eval.measures.slices import SlicesPart
-from rag_eval.measures.strategy_report import StabilityPart, StrategyPart
+from rag_eval.measures.stability import StabilityPart
+from rag_eval.measures.strategy_figures import SlicesPart, StrategyPart
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.trust_report import TrustPart
 from rag_eval.uncertainty.miss_rate_report import CalibrationPart, MissesPart, UncertaintyPart

@@ -22,7 +22,7 @@ from rag_eval.core.types import DISCOUNTING, TARGETS, Answer, GoldSource, Status
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
-from rag_eval.measures.run_scores import AnyRuns, figure_of, judge_runs
+from rag_eval.measures.run_scores import RankedRuns, figure_of, judge_runs
 from rag_eval.uncertainty.calibrators import CalibratorInUse
 from rag_eval.uncertainty.confidence import (
     Confidence,
@@ -262,7 +262,7 @@ SHOWN: Final = frozenset({*DISCOUNTING, "prior"})
 
 
 def describe_rates(
-    runs: AnyRuns,
+    runs: RankedRuns,
     name: str,
     claims: pd.DataFrame,
     source: RateSource,
@@ -320,7 +320,7 @@ def _mean_stated(
     return figure.model_copy(update={"ci_low": number(low.value), "ci_high": number(high.value)})
 
 
-def original_claims(claims: pd.DataFrame, runs: AnyRuns, name: str) -> pd.DataFrame:
+def original_claims(claims: pd.DataFrame, runs: RankedRuns, name: str) -> pd.DataFrame:
     """Select the claims of the original wordings under the first seed."""
     is_first = claims["seed"] == runs.first_seed(name)
     return claims[(claims["paraphrase_id"] == ORIGINAL) & is_first]

@@ -23,7 +23,7 @@ from rag_eval.measures.intervals import (
     within_query,
 )
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.run_scores import AnyRuns, cutoffs_of, figure_of, judge_runs
+from rag_eval.measures.run_scores import RankedRuns, cutoffs_of, figure_of, judge_runs
 from rag_eval.uncertainty.claims import original_claims
 from rag_eval.uncertainty.miss_rate_report import (
     ComparedStrategy,
@@ -93,7 +93,7 @@ def compare(strategies: Sequence[Misses], gold: SharedGold) -> MissComparison:
 
 
 def compare_stated(
-    runs: AnyRuns, claims_of: Mapping[str, pd.DataFrame], predictions: pd.DataFrame
+    runs: RankedRuns, claims_of: Mapping[str, pd.DataFrame], predictions: pd.DataFrame
 ) -> tuple[MissComparison | None, str]:
     """Compare all calibrated strategies; None with the reason when there is no comparison.
 
@@ -207,7 +207,7 @@ Cells: TypeAlias = Sequence[tuple[BinaryTarget, int]]
 """Targets, each with its K."""
 
 
-def observe_misses(runs: AnyRuns) -> tuple[list[ObservedMisses], list[MissPair]]:
+def observe_misses(runs: RankedRuns) -> tuple[list[ObservedMisses], list[MissPair]]:
     """Observe the misses of every strategy and pair, for both targets at every cutoff.
 
     A failed retrieval misses. A question counts by its mean over wordings and seeds, and a pair is
@@ -220,7 +220,7 @@ def observe_misses(runs: AnyRuns) -> tuple[list[ObservedMisses], list[MissPair]]
 
 
 def _average_misses(
-    runs: AnyRuns, name: str, missed: FloatArray, cells: Cells
+    runs: RankedRuns, name: str, missed: FloatArray, cells: Cells
 ) -> Iterator[ObservedMisses]:
     labels = [f"{target}_at_{k}" for target, k in cells]
     records = runs.aggregate(name, labels, missed, runs.config.level, failed_value=1.0)
@@ -230,7 +230,7 @@ def _average_misses(
 
 
 def _compare_misses(
-    runs: AnyRuns, missed: Mapping[str, FloatArray], cells: Cells
+    runs: RankedRuns, missed: Mapping[str, FloatArray], cells: Cells
 ) -> list[MissPair]:
     gold, pairs = runs.gold, list(itertools.combinations(missed, 2))
     if not pairs:
@@ -259,7 +259,7 @@ def _compare_misses(
     ]
 
 
-def _miss_columns(runs: AnyRuns, name: str, cells: Cells) -> FloatArray:
+def _miss_columns(runs: RankedRuns, name: str, cells: Cells) -> FloatArray:
     """Judge every run of a strategy by each (target, K), [n_runs, n_cells]; NaN = not judged."""
     judgements, scores, level = judge_runs(runs, name), runs.scores(name), runs.config.level
     columns = []

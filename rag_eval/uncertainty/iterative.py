@@ -26,7 +26,7 @@ from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
 from rag_eval.corpus.masking import mask_name
 from rag_eval.measures.intervals import paired_comparison, within_query
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.run_scores import AnyRuns, score_strategy
+from rag_eval.measures.run_scores import RankedRuns, score_strategy
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.confidence import SEVERITIES, Gap
@@ -382,7 +382,7 @@ def _account(
     return accounts
 
 
-def account_for_rounds(runs: AnyRuns, name: str) -> IterativeAccount:
+def account_for_rounds(runs: RankedRuns, name: str) -> IterativeAccount:
     """Describe the rounds of an iterative strategy under the first seed."""
     run, spec = runs.runs[name], Iterative.model_validate(runs.spec(name))
     facts, gold, k = run.about.iterative, runs.gold, runs.config.uncertainty.k

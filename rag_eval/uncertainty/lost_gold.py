@@ -8,7 +8,7 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.frames import schema
-from rag_eval.measures.run_scores import ALWAYS_K, AnyRuns, judge_runs, rank_gold, wording_of
+from rag_eval.measures.run_scores import ALWAYS_K, RankedRuns, judge_runs
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.uncertainty.miss_rate_report import MissesPart
 
@@ -32,13 +32,15 @@ Without lists, only the list of the run is known.
 """
 
 
-def trace_misses(runs: AnyRuns, name: str, search: SearchSteps) -> tuple[pd.DataFrame, MissesPart]:
+def trace_misses(
+    runs: RankedRuns, name: str, search: SearchSteps
+) -> tuple[pd.DataFrame, MissesPart]:
     """Find the step that lost the gold of each missed question of a strategy.
 
     Returns the questions (MISSED) and their counts.
     """
     judgements, gold = judge_runs(runs, name), runs.gold
-    counted = (wording_of(gold)[0] == 0)[judgements.variant] & ~np.isnan(judgements.first)
+    counted = (gold.wordings[0] == 0)[judgements.variant] & ~np.isnan(judgements.first)
     counted &= judgements.seed == runs.first_seed(name)
     missed = counted & (judgements.first > ALWAYS_K) & ~judgements.failed
     variant, final = judgements.variant[missed], judgements.first[missed]
@@ -66,10 +68,10 @@ def trace_misses(runs: AnyRuns, name: str, search: SearchSteps) -> tuple[pd.Data
     return MISSED.check(frame), part
 
 
-def _rank_first(runs: AnyRuns, name: str, lists: Ranking, variant: IntArray) -> FloatArray:
+def _rank_first(runs: RankedRuns, name: str, lists: Ranking, variant: IntArray) -> FloatArray:
     """Rank the first gold item of each list at the headline level; NaN without one."""
     rows = np.asarray(lists.rows, dtype=np.int64)
-    rank, owner = rank_gold(rows, runs.gold_of(name), runs.config.level, variant)
+    rank, owner = runs.gold_of(name).rank(rows, runs.config.level, variant)
     first = np.full(len(variant), np.inf)
     np.minimum.at(first, owner, rank)
     return np.where(np.isfinite(first), first, np.nan)

@@ -16,7 +16,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import DISCOUNTING
 from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.measures.run_scores import AnyRuns
+from rag_eval.measures.run_scores import RankedRuns
 from rag_eval.retrieval.chroma import open_chroma
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding import ChunkTable, Places
@@ -241,7 +241,7 @@ def groups_of_wordings(
 # ---- Batches of a stored run, and claims of production traffic that are searched again.
 
 
-def stored_batches(runs: AnyRuns, opened: OpenIndex, name: str) -> dict[int, RankedBatch]:
+def stored_batches(runs: RankedRuns, opened: OpenIndex, name: str) -> dict[int, RankedBatch]:
     """Make the batches of a stored run by seed, with variants as rows.
 
     When all units of an external retriever are chunks of the corpus, the batches hold chunks.
@@ -291,7 +291,7 @@ class TrafficFacts:
 
 
 def count_traffic(
-    runs: AnyRuns, opened: OpenIndex, name: str, claims: Sequence[Claim], reason: str
+    runs: RankedRuns, opened: OpenIndex, name: str, claims: Sequence[Claim], reason: str
 ) -> tuple[pd.DataFrame, TrafficFacts]:
     """Search the questions of claims again, and keep the claims that are retrieved as then.
 

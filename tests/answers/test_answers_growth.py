@@ -18,7 +18,7 @@ from rag_eval.core.config import Answers
 from rag_eval.corpus import numerals
 from rag_eval.corpus.analyzer import token_spans
 from rag_eval.corpus.markers import read_marks
-from rag_eval.measures import citation_support, support
+from rag_eval.measures import support
 from rag_eval.measures.contradiction import find_conflicts
 
 LENGTH = 60_000
@@ -51,14 +51,18 @@ def _judge_quote(text: str) -> None:
         contract.judge("Yes.", [cited, snippet], [item])
 
 
+def _sentence(text: str, passage: str) -> support.SentenceSupport:
+    return support.SentenceSupport(0, text, (0,), 1.0, "supported", passage, "")
+
+
 READERS = {
     "answer_sentences": support.answer_sentences,
     "numbers": numerals.numbers,
     "names": support._names,
     "spell_alike": numerals.spell_alike,
-    "missing_words": lambda text: citation_support.missing_words(text, text),
-    "exchanged_words": lambda text: citation_support.exchanged_words(text, text[::-1]),
-    "find_conflicts": lambda text: find_conflicts(text, text, [text]),
+    "missing_words": lambda text: _sentence(text, text).missing_words(),
+    "exchanged_words": lambda text: _sentence(text, text[::-1]).exchanged_words(),
+    "find_conflicts": lambda text: find_conflicts(text, text, text),
     "retrieval_gaps": lambda text: support.retrieval_gaps([text], [["Nothing."]]),
     "judge, body": lambda text: contract.judge(text, [], []),
     "judge, quote": _judge_quote,

@@ -13,8 +13,7 @@ from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loaders.recorded import Recorded, read_outputs
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.corpus.markers import read_marks, remove_marks
-from rag_eval.measures.citation_support import citation_support
-from rag_eval.measures.support import groundedness, retrieval_gaps
+from rag_eval.measures.support import citation_support, groundedness, retrieval_gaps
 
 FORMS = [
     (form.replace("↵", "\n").replace("\\|", "|"), [int(number) for number in cited.split(", ")])

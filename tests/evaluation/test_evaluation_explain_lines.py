@@ -5,7 +5,7 @@ import dataclasses
 from answer_corpus import scored
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence
-from rag_eval.measures.citation_support import SentenceSupport
+from rag_eval.measures.support import SentenceSupport
 from rag_eval.reporting.outgoing import CitationVerdict, Explanation, GoldSpan, explain_question
 
 HOSTILE = "\x1b[31mred\nevent=run.start \u202e[bold]<script>"

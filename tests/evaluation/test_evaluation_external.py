@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.measures.run_scores import Scores, carried_by_units, units_for_gold
+from rag_eval.measures.run_scores import Scores, carried_by_units
 from rag_eval.pipeline.evaluation import Lines
 from rag_eval.retrieval.external import Placed
 from rag_eval.retrieval.ranking import ranking
@@ -55,11 +55,6 @@ def test_a_unit_that_is_our_chunk_carries_what_the_chunk_carries():
 def test_gold_without_spans_and_rankings_without_units_carry_nothing():
     assert carried(Gold([], []), units(("a", "s", 0, 10, -1, True))) == []
     assert carried(Gold([("a", 0, 5)], [(0, 2)]), units()) == []
-
-
-def test_units_of_unknown_sections_are_sections_of_their_own():
-    found = units_for_gold(units(NOWHERE, NOWHERE, ("a", "a#b", 0, 1, -1, True)))
-    assert found["section_id"].tolist() == ["\x000", "\x001", "a#b"]
 
 
 def placed(n_placed, n_without, n_unknown=0):

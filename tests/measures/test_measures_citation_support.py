@@ -6,10 +6,9 @@ import pytest
 from answer_corpus import DOCS, evidence
 
 from rag_eval.core.types import Answer, CitedSpan
-from rag_eval.measures.citation_support import (
+from rag_eval.measures.support import (
+    SentenceSupport,
     citation_support,
-    exchanged_words,
-    missing_words,
 )
 
 PARIS, BERLIN = "Paris is the capital of France.", "Berlin is the capital of Germany."
@@ -33,6 +32,10 @@ def span(text: str, segment: int = -1) -> CitedSpan:
 def judged(text: str, *cited: CitedSpan):
     answer = Answer("q", "llm", "answered", text=text, citations=cited, evidence=evidence())
     return citation_support([answer])[0]
+
+
+def held(sentence: str, passage: str) -> SentenceSupport:
+    return SentenceSupport(0, sentence, (0,), 1.0, "supported", passage, "")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_a_verdict_names_sentence_citations_and_best_passage():
     ],
 )
 def test_words_and_numbers_that_a_passage_lacks_are_named(sentence, missing):
-    assert missing_words(sentence, "The keeper of the twelve lamps, since 1921.") == missing
+    assert held(sentence, "The keeper of the twelve lamps, since 1921.").missing_words() == missing
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_words_and_numbers_that_a_passage_lacks_are_named(sentence, missing):
     ],
 )
 def test_words_in_exchanged_places_are_found(sentence, passage, exchanged):
-    assert exchanged_words(sentence, passage) == exchanged
+    assert held(sentence, passage).exchanged_words() == exchanged
 
 
 # ---- Public answers with the numbers of their sources, right and exchanged

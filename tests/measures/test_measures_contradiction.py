@@ -41,9 +41,9 @@ def test_a_conflict_quotes_both_sides(sentence, window, conflict):
 def test_a_number_may_stand_elsewhere_in_the_evidence():
     sentence, window = "The bridge of 1931 has nine arches.", "The bridge has nine arches."
     assert [conflict.kind for conflict in find_conflicts(sentence, window)] == ["number"]
-    assert find_conflicts(sentence, window, [window, "It was built in 1931."]) == []
+    assert find_conflicts(sentence, window, f"{window} It was built in 1931.") == []
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_any_texts_can_be_compared(sentence, window):
-    assert all(isinstance(one, Conflict) for one in find_conflicts(sentence, window, [window]))
+    assert all(isinstance(one, Conflict) for one in find_conflicts(sentence, window, window))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.core.arrays import Ranges
 from rag_eval.core.errors import InputError
 from rag_eval.measures.ranking import (
     Qrels,
@@ -18,14 +17,10 @@ from rag_eval.measures.ranking import (
     labels_at,
     machine_name,
     parse_label,
-    precision_upper_bound,
-    relevant_ranks,
     score_rankings,
-    score_spans,
-    span_carriers,
-    span_ranks,
     standard_label,
 )
+from rag_eval.measures.run_scores import precision_upper_bounds
 
 LABELS = (
     *("R@1", "R@3", "R@10", "Success@2", "RR", "RR@3", "nDCG@3", "nDCG"),
@@ -139,17 +134,21 @@ def test_names_of_other_tools_are_read(label, names):
 @settings(max_examples=60)
 def test_upper_bound_of_precision_takes_unjudged_items_as_relevant(case, k):
     golds, runs, _ = case
-    for bound, (q, ranking) in zip(precision_upper_bound(*arrays(*case), k), runs, strict=True):
+    items, *gold = arrays(*case)
+    precision, judged = np.split(score_rankings(items, *gold, [f"P@{k}", f"Judged@{k}"]), 2, axis=1)
+    bounds = precision_upper_bounds(precision, judged, items, [k])[:, 0]
+    for bound, (q, ranking) in zip(bounds, runs, strict=True):
         eligible = any(gain > 0 for gain in golds[q].values())
         full = sum(golds[q].get(item, 1) > 0 for item in ranking[:k]) / k
-        np.testing.assert_allclose(bound, full if eligible else math.nan)
+        np.testing.assert_allclose(bound, full if eligible else math.nan, atol=1e-12)
 
 
 @given(cases())
 @settings(max_examples=100)
 def test_every_relevant_item_has_its_rank(case):
     golds, runs, _ = case
-    owner, rank = relevant_ranks(*arrays(*case))
+    items, qrels, query_of = arrays(*case)
+    owner, rank = qrels.rank_relevant(items, query_of)
     assert sorted(zip(owner.tolist(), rank.tolist(), strict=True)) == sorted(
         (row, ranking.index(item) + 1.0 if item in ranking else np.inf)
         for row, (q, ranking) in enumerate(runs)
@@ -240,12 +239,12 @@ def span_arrays(golds, runs):
 def test_span_measures_equal_a_slow_reference(case):
     golds, runs = case
     chunks, spans, query_of = span_arrays(*case)
-    found = span_ranks(chunks, spans, query_of)
+    found = spans.rank(chunks, query_of)
     judged = {(q, chunk) for q, gold in enumerate(golds) for span in gold for chunk in span}
     rows = np.array(sorted(judged), dtype=np.int64).reshape(-1, 2).T
     qrels = Qrels.from_rows(*rows, np.ones(rows.shape[1], dtype=np.int64), len(golds))
     labels = ("R@1", "R@3", "R@10", "Success@3", "RR", "P@3")
-    scores = score_spans(chunks, spans, qrels, query_of, labels)
+    scores = spans.score(chunks, qrels, query_of, labels)
     for row, (q, ranking) in enumerate(runs):
         ranks = [
             min((rank for rank, chunk in enumerate(ranking, 1) if chunk in span), default=math.inf)
@@ -261,28 +260,3 @@ def test_span_measures_equal_a_slow_reference(case):
         precision = sum((q, chunk) in judged for chunk in ranking[:3]) / 3
         expected = [*recall, first <= 3, 1 / first, precision]
         np.testing.assert_allclose(scores[row], expected, atol=1e-9)
-
-
-places = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 20)), max_size=8)
-
-
-def extents(rows):
-    document, start, length = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return Ranges(document, start, start + length)
-
-
-@given(places, places)
-@settings(max_examples=200)
-def test_carriers_overlap_by_half_of_the_shorter(spans, chunks):
-    def common(one, other):
-        characters = (set(range(start, start + length)) for _, start, length in (one, other))
-        return len(set.intersection(*characters)) if one[0] == other[0] else 0
-
-    expected = {
-        (at, number)
-        for at, span in enumerate(spans)
-        for number, chunk in enumerate(chunks)
-        if (n := common(span, chunk)) and n >= min(span[2], chunk[2]) / 2
-    }
-    found = [rows.tolist() for rows in span_carriers(extents(spans), extents(chunks))]
-    assert sorted(zip(*found, strict=True)) == sorted(expected)

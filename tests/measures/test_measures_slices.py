@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from cli_project import QUERIES, jsonl
 
-from rag_eval.measures.slices import MAX_TAGS
+from rag_eval.measures.strategy_figures import MAX_TAGS
 
 TAGS = (["storage", "old"], ["old", "old"], [], ["old"])
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import count_documents, numbers, spell_alike, terms
+from rag_eval.measures.contradiction import FUNCTION_WORDS
 from rag_eval.measures.support import (
     BAR,
-    FUNCTION_WORDS,
     Label,
     _names,
     fit_bar,

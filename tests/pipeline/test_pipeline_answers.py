@@ -19,7 +19,7 @@ from rag_eval.answers.replies import parse_reply
 from rag_eval.answers.scoring import find_gaps
 from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
-from rag_eval.measures.citation_support import citation_support
+from rag_eval.measures.support import citation_support
 from rag_eval.uncertainty.claims import leave_groups_out
 
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rag_eval.core.records import Absent, Figure, Record
-from rag_eval.measures.strategy_report import LevelState
+from rag_eval.measures.strategy_figures import LevelState
 from rag_eval.reporting.report import SCHEMA_FILE, make_schema
 
 COUNTS = {"n_attempted": 4, "n_scored": 0, "n_ineligible": 4, "n_effective": 0}
