@@ -24,16 +24,10 @@ from rag_eval.core.errors import format_count, quoted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RUN_HELP = (
-    "A run: its id, 'latest', 'previous', a gold set for its newest run, or the path of a "
-    "retrieval-metrics.json."
-)
+RUN_HELP = "A run: its id, 'latest', 'previous', or a gold set for its newest run."
 RunOption = Annotated[
     str,
-    typer.Option(
-        help="A kept run of the gold set: its id, 'latest', 'previous', or the path of any "
-        "retrieval-metrics.json."
-    ),
+    typer.Option(help="A kept run of the gold set: its id, 'latest' or 'previous'."),
 ]
 
 
@@ -89,8 +83,7 @@ def compare(
     with report_errors():
         settings = open_settings(home)
         from rag_eval.core.records import ComparedPair
-        from rag_eval.pipeline.comparisons import compare_runs
-        from rag_eval.pipeline.history import open_run
+        from rag_eval.pipeline.history import compare_runs, open_run
         from rag_eval.reporting.tables import print_parts
         from rag_eval.reporting.terminal import comparisons_table, name_family
         from rag_eval.storage.home import open_home
@@ -202,8 +195,7 @@ def gate(
     """
     with report_errors():
         settings = open_settings(home, wait=wait)
-        from rag_eval.pipeline.comparisons import accept_baseline
-        from rag_eval.pipeline.history import open_run
+        from rag_eval.pipeline.history import accept_baseline, open_run
         from rag_eval.reporting.verdicts import show_verdict, verdict_rows
         from rag_eval.storage.home import open_home
 
@@ -239,7 +231,7 @@ def rollout(
     """Promote, hold or roll back a candidate; exit 2 when it is rolled back."""
     with report_errors():
         settings = open_settings(home)
-        from rag_eval.pipeline.comparisons import decide_rollout
+        from rag_eval.pipeline.history import decide_rollout
         from rag_eval.reporting.tables import Table, interval, print_parts
         from rag_eval.storage.home import open_home
 

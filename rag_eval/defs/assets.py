@@ -240,7 +240,7 @@ def make_assets(
                 key=key,
                 deps=[asset_key(behind, prefix) for behind in inputs],
                 group_name=stage.group,
-                kinds=set(stage.kinds) or made_of & {"parquet"} or made_of,
+                kinds=made_of & {"parquet"} or made_of,
                 owners=[OWNER],
                 description=stage.title,
                 code_version=code_version(),
@@ -410,7 +410,7 @@ def make_gate_checks(
     def report_gates(
         context: dg.AssetCheckExecutionContext, evaluations: dg.ResourceParam[Evaluations]
     ) -> Iterator[dg.AssetCheckResult]:
-        from rag_eval.pipeline.report_parts import MetricsReport
+        from rag_eval.pipeline.report_stages import MetricsReport
 
         with clear_failures():
             report = evaluations.open(context.partition_key).get(MetricsReport).report

@@ -15,7 +15,7 @@ from rag_eval.defs.assets import REPORT, asset_key, describe, gate_results
 from rag_eval.defs.metadata import to_metadata
 from rag_eval.gates.verdict import check_names
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.report_parts import MetricsReport
+from rag_eval.pipeline.report_stages import MetricsReport
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.hashing import code_version

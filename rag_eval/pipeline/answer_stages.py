@@ -1,9 +1,13 @@
-"""Stages of the answers: answers, verdicts on citations, measures, files and traces."""
+"""Stages of the answers: the answers, the verdicts on their citations, and their measures."""
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pandas as pd
 from pydantic_core import to_jsonable_python
 
@@ -20,39 +24,66 @@ from rag_eval.answers.evidence import (
 )
 from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import RecordedAnswers
+from rag_eval.answers.scoring import Verifier, judge_faithfulness, open_verifier, score_answers
 from rag_eval.citations.checking import Payload, judge_citations
 from rag_eval.citations.payload import LiveIndex
 from rag_eval.core import config as settings_of
+from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import ProblemList
-from rag_eval.core.frames import CITATIONS
-from rag_eval.core.records import Open
+from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS
+from rag_eval.core.records import AnswerFigure, Open
+from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
-from rag_eval.core.types import (
-    Answer,
-)
+from rag_eval.core.types import Answer
 from rag_eval.corpus.analyzer import count_documents
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.gold_report import LintWarning, report_warnings
+from rag_eval.measures.answers import (
+    Faithfulness,
+    RetrievalGap,
+    UnsupportedSentence,
+    VerifierPart,
+    answer_figures,
+)
+from rag_eval.measures.run_scores import GoldArrays
+from rag_eval.measures.support import SentenceSupport
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
+from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
+    Results,
     Stage,
     Work,
     file_part,
     frame_part,
     json_part,
 )
-from rag_eval.pipeline.runs import StrategyRun
+from rag_eval.reporting.outgoing import name_unsupported, report_gaps
 from rag_eval.retrieval.service import Payloads
+from rag_eval.storage.artifacts import Parts
 from rag_eval.storage.hashing import digest, file_hash
 from rag_eval.storage.home import write_text
 from rag_eval.storage.sql import open_store
 
+NO_ANSWERS: Final = "the gold set configures no answers"
+RAGAS_OFF: Final = "FEATURE_RAGAS_EVAL is off"
+
+
+def _has_answers(config: GoldSetConfig) -> bool:
+    return config.answers is not None
+
+
+def _answers_of(config: GoldSetConfig) -> settings_of.Answers:
+    """Return the configuration of the answers, which must be there."""
+    assert config.answers is not None
+    return config.answers
+
+
 # ---- Stage `answers`: answer every question from the evidence of one strategy.
 
-ABORT_LOG = "aborted.log"
+ABORT_LOG: Final = "aborted.log"
 """Events of a run that ended before an answer; the next report removes the file."""
 
 
@@ -101,18 +132,6 @@ class AnswerSet(Result):
         return {"answers": part, "gold": {"warnings": warnings}}
 
 
-def has_answers(config: GoldSetConfig) -> bool:
-    """Tell whether a gold set configures answers."""
-    return config.answers is not None
-
-
-def answers_of(config: GoldSetConfig) -> settings_of.Answers:
-    """Return the configuration of the answers, which must be there."""
-    if config.answers is None:
-        raise RuntimeError("the gold set configures no answers")
-    return config.answers
-
-
 def _join_lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
@@ -123,10 +142,10 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     Returns AGAIN when a model answers or a plug-in is configured. A repeated stage takes known
     replies from the cache and repeats failed requests. The code of a plug-in may have changed.
     """
-    answers = answers_of(work.config)
+    answers = _answers_of(work.config)
     asked = list_questions(answers, gold_variants.queries, gold_variants.overrides)
-    modes = {question.settings.mode for question in asked}
-    if "llm" in modes or answers.validators or answers.postprocessors:
+    is_asked = any(question.settings.mode == "llm" for question in asked)
+    if is_asked or answers.validators or answers.postprocessors:
         return AGAIN
     path = work.base / (answers.recorded or "")
     return file_hash(path) if path.is_file() else ""
@@ -141,7 +160,7 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
         "corpus.has_whole_documents",
     ),
     outside=_identify_answers,
-    configured=has_answers,
+    configured=_has_answers,
 )
 def answer_gold_set(
     work: Work,
@@ -156,7 +175,7 @@ def answer_gold_set(
     Raises InputError if a mode, validator, endpoint or file cannot be used, or if a question has no
     evidence and `strict_fail_on_empty_evidence` is on.
     """
-    config, answers = work.config, answers_of(work.config)
+    config, answers = work.config, _answers_of(work.config)
     strategy = answers.strategy or config.primary_strategy
     questions = list_questions(answers, gold_variants.queries, gold_variants.overrides)
     modes = {question.settings.mode for question in questions}
@@ -166,9 +185,7 @@ def answer_gold_set(
     library = Library(documents, corpus_snapshot.sections, chunks, index, analyzer)
     ranking = StoredRanking(strategy, run.run, run.failed, run.about.seeds[0], index)
     units = chunks if run.units is None else name_units(run.units, chunks)
-    stored = StoredRetrieval(
-        ranking, Payloads(units, documents, analyzer), gold_variants.variants["text"].tolist()
-    )
+    stored = StoredRetrieval(ranking, Payloads(units, documents, analyzer), gold_variants.texts)
     endpoint = chat = extract = recorded = None
     if "llm" in modes:
         endpoint = work.settings.find_endpoint(answers.endpoint, "answers.endpoint")
@@ -256,7 +273,7 @@ class CitationSet(Result):
     "citations",
     "answers",
     reads=("answers.cross_section_allowed", "corpus.has_whole_documents"),
-    configured=has_answers,
+    configured=_has_answers,
     columns=CITATIONS,
 )
 def check_citations(
@@ -281,7 +298,7 @@ def check_citations(
             answers.stated,
             LiveIndex(documents, corpus_snapshot.sections, chunks, models, analyzer),
             (gold_variants.queries, gold_variants.spans),
-            section_pairs=answers_of(work.config).cross_section_allowed,
+            section_pairs=_answers_of(work.config).cross_section_allowed,
             has_corpus=work.config.corpus.has_whole_documents,
         )
     return CitationSet(
@@ -290,3 +307,200 @@ def check_citations(
         per_question=checked.per_question,
         about=CitationFacts(checked.codes, len(checked.records)),
     )
+
+
+# ---- Stage `answer_measures`, with a verifier of sentences where the gold set names one, and
+# faithfulness by a judging model through ragas behind FEATURE_RAGAS_EVAL.
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerMeasureFacts:
+    """The answer measures in the form of the report."""
+
+    measures: list[AnswerFigure]
+    gap: RetrievalGap
+    outcomes: dict[str, int]
+    codes: dict[str, int]
+    faithfulness: Faithfulness
+    n_unsupported: int
+    unsupported: list[UnsupportedSentence]
+    verifier: VerifierPart | None = None
+
+
+CITATION_MEASURES: Final = frozenset(
+    "coverage citation_precision citation_recall citation_match_rate citation_validity_rate "
+    "citation_support".split()
+)
+
+
+class AnswerMeasures(Result):
+    """Measures of the answers.
+
+    `per_question` has the counts of citations, coverage, outcome, groundedness, supported share,
+    citing sentences, gap and its reason. `unsupported` has the sentences that their citations do
+    not support, by query_id.
+    """
+
+    per_question: pd.DataFrame = frame_part()
+    unsupported: dict[str, list[SentenceSupport]] = json_part()
+    about: AnswerMeasureFacts = json_part()
+    verifier_usage: Usage | None = json_part(volatile=True, default=None)
+
+    def report_part(self, _: Work) -> dict[str, object]:
+        """Give the measures of answers and of citations, and the requests to the verifier."""
+        facts, cited = self.about, {"n_unsupported": self.about.n_unsupported}
+        of_answers, of_citations = (
+            [figure for figure in facts.measures if (figure.name in CITATION_MEASURES) == is_cited]
+            for is_cited in (False, True)
+        )
+        part = {name: getattr(facts, name) for name in ("outcomes", "codes", "gap", "faithfulness")}
+        if facts.verifier is not None:
+            part["verifier"] = facts.verifier
+        if self.verifier_usage is not None:
+            part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
+        return {
+            "answers": {"measures": of_answers, **part},
+            "citations": {"measures": of_citations, "unsupported": facts.unsupported, **cited},
+        }
+
+
+def _find_judge(work: Work) -> tuple[str, Endpoint]:
+    """Return name and endpoint of the judge; default: the endpoint of the answers."""
+    name = work.settings.ragas_endpoint or _answers_of(work.config).endpoint
+    return name or "", work.settings.find_endpoint(name, "ragas_endpoint")
+
+
+def _open_verifier(work: Work) -> Verifier | None:
+    name = _answers_of(work.config).verifier
+    if name is None:
+        return None
+    return open_verifier(name, work.settings, lambda: ChatCache(open_store(work.settings)))
+
+
+def _identify_models(work: Work, **_: object) -> object:
+    """Identify the judge of faithfulness, while FEATURE_RAGAS_EVAL is on, and the verifier."""
+    verifier = _open_verifier(work)
+    identities: list[object] = [None if verifier is None else verifier.identity]
+    if work.settings.feature_ragas_eval:
+        name, endpoint = _find_judge(work)
+        identities += [name, endpoint.base_url, endpoint.model]
+    return identities
+
+
+def _verify(
+    work: Work, verifier: Verifier, sentences: Sequence[str], evidence: Sequence[str]
+) -> FloatArray:
+    """Score sentences on their evidence, [n]; NaN where a verdict fails.
+
+    The scores of a model on this machine are stored. A chat endpoint has its stored replies.
+    """
+
+    def make() -> Parts:
+        before = verifier.failures.copy()
+        scores = verifier.score(sentences, evidence)
+        return {"scores": scores, "failures": dict(verifier.failures - before)}
+
+    if verifier.usage() is not None:
+        return np.asarray(make()["scores"])
+    identity = [verifier.identity, digest([list(sentences), list(evidence)])]
+    scored = work.keep("verified_sentences", identity, make)
+    if scored.reused:
+        verifier.failures.update(scored.json("failures"))
+    return scored.array("scores")
+
+
+@Stage(
+    "answer_measures",
+    "measures",
+    stores=("chat",),
+    reads=(
+        *("answers.purpose", "answers.ragas_sample_rate", "answers.verifier", "measures"),
+        "settings.feature_ragas_eval",
+    ),
+    outside=_identify_models,
+    configured=_has_answers,
+    columns=ANSWER_MEASURES,
+)
+def measure_answers(
+    work: Work,
+    *,
+    answers: AnswerSet,
+    citations: CitationSet,
+    gold_variants: GoldVariants,
+    admitted_chunks: AdmittedChunks,
+) -> AnswerMeasures:
+    """Measure citations, groundedness, abstention and cost of the answers, and unused evidence."""
+    verifier, config = _open_verifier(work), _answers_of(work.config)
+    rows, gold = answers.answers, GoldArrays(gold_variants, admitted_chunks.names)
+    faithfulness = Faithfulness(value=None, why={"value": RAGAS_OFF})
+    if work.settings.feature_ragas_eval:
+        judge, rate = _find_judge(work), config.ragas_sample_rate
+        questions = dict(zip(gold.queries["query_id"], gold.queries["text"], strict=True))
+        with work.progress.step(f"Judging faithfulness with {judge[1].model}"):
+            faithfulness = judge_faithfulness(rows, questions, gold.shared, judge, rate)
+    with work.progress.step("Measuring answers", len(rows), "answers") as advance:
+        scored = score_answers(
+            rows,
+            citations.per_question,
+            admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist(),
+            purpose=config.purpose,
+            score=None if verifier is None else functools.partial(_verify, work, verifier),
+            bar=work.config.measures.support_bar,
+        )
+        advance(len(rows))
+    known = gold_variants.answerable_known | (scored.per_question["n_gold"].to_numpy() > 0)
+    answerable = gold.queries["answerable"].to_numpy(dtype=bool)
+    figures = scored.per_question.assign(answerable=answerable, known=known)
+    codes = [tuple(dict.fromkeys(answer.codes)) for answer in rows]
+    part, usage = None, None
+    if verifier is not None:
+        failures, usage = dict(verifier.failures), verifier.usage()
+        part = VerifierPart(
+            name=verifier.name,
+            model=verifier.model,
+            identity=verifier.identity,
+            failures=failures,
+        )
+    measured = AnswerMeasures(
+        per_question=scored.per_question,
+        unsupported=scored.unsupported,
+        about=AnswerMeasureFacts(
+            measures=answer_figures(figures, codes, gold.shared),
+            gap=report_gaps(rows, scored.gaps),
+            outcomes=dict(Counter(answer.outcome for answer in rows)),
+            codes=dict(Counter(itertools.chain.from_iterable(codes))),
+            faithfulness=faithfulness,
+            n_unsupported=sum(map(len, scored.unsupported.values())),
+            unsupported=name_unsupported(rows, scored.unsupported),
+            verifier=part,
+        ),
+        verifier_usage=usage,
+    )
+    # after a failure of a model that is asked, the next run asks again
+    failed = (faithfulness.model_extra or {}).get("failures")
+    if part is not None and usage is not None:
+        failed = failed or part.failures
+    measured.is_lasting = not failed
+    return measured
+
+
+class Answered(NamedTuple):
+    """The results of the answer stages."""
+
+    answers: AnswerSet
+    citations: CitationSet
+    measures: AnswerMeasures
+
+    @property
+    def ids(self) -> list[str]:
+        """Identities of the three results."""
+        return [result.id for result in self]
+
+
+def find_answered(results: Results) -> Answered | None:
+    """Find the results of the answer stages; None without configured answers."""
+    answers, citations = results.find(AnswerSet), results.find(CitationSet)
+    measures = results.find(AnswerMeasures)
+    if answers is None or citations is None or measures is None:
+        return None
+    return Answered(answers, citations, measures)

@@ -4,8 +4,8 @@ import dataclasses
 import datetime as dt
 import itertools
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -27,39 +27,25 @@ from rag_eval.corpus.loading import (
 )
 from rag_eval.corpus.source import empty_corpus
 from rag_eval.gold.gold_report import BlockedGold, GoldFacts, report_warnings
-from rag_eval.gold.lint import (
-    blocked_gold,
-    blocked_problems,
-    identical_ids,
-    lint,
-)
-from rag_eval.gold.loading import load_gold, read_gold, variants
+from rag_eval.gold.lint import blocked_gold, blocked_problems, identical_ids, lint
+from rag_eval.gold.loading import GoldSet, load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.runner import (
-    Result,
-    Stage,
-    Work,
-    array_part,
-    frame_part,
-    json_part,
-)
+from rag_eval.pipeline.runner import Result, Stage, Work, array_part, frame_part, json_part
 from rag_eval.pipeline.shards import (
     CUT,
     READ,
     SCREENED,
     Layout,
-    cut_shards,
-    identify_chunks,
+    divide,
     run_step,
     screen_documents,
     sharded_frame,
-    work_by_chunk,
 )
 from rag_eval.retrieval.embedding import ChunkTable
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import StrategyIndex
-from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame, read_shards
+from rag_eval.storage.artifacts import Parts, ShardedFrame, read_shards
 from rag_eval.storage.hashing import digest
 from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating, topic_shift
@@ -104,18 +90,17 @@ class CorpusChunks(Result):
     about: ChunkFacts = json_part()
 
 
-def _identify_corpus(work: Work) -> str:
-    """Hash the content of the input and the configuration of the corpus without the chunker."""
-    return identify(work.config.corpus, work.base)
-
-
 def _chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa: ARG001 - of stages
     """Name the module of the configured loader."""
     return [type(evaluation.config.corpus).__module__]
 
 
 @Stage(
-    "corpus_snapshot", "corpus", outside=_identify_corpus, chosen=_chosen_loader, columns=DOCUMENTS
+    "corpus_snapshot",
+    "corpus",
+    outside=lambda work: identify(work.config.corpus, work.base),
+    chosen=_chosen_loader,
+    columns=DOCUMENTS,
 )
 def read_corpus(work: Work) -> CorpusSnapshot:
     """Read the corpus as it is now: documents and sections, masked, with its revision.
@@ -135,19 +120,16 @@ def read_corpus(work: Work) -> CorpusSnapshot:
 
 
 def _read_shards(work: Work, spec: ShardedLoader, n_shards: int) -> CorpusSnapshot:
-    recorded = work.find_before(CorpusSnapshot)
-    before = None if recorded is None else recorded.layout
-    layout = cut_shards(work, spec, n_shards, before)
+    recorded, store = work.find_before(CorpusSnapshot), work.evaluation.store
+    layout = divide(work, spec, n_shards, None if recorded is None else recorded.layout)
     if not layout.shards:
         raise empty_corpus("there is no document", spec.loader, "at least one document")
     frames: dict[str, Any] = {
         name: sharded_frame(layout, READ, name, layout.made_by)
         for name in (*CorpusFrames._fields, "masked")
     }
-    masked = read_shards(work.evaluation.store, frames.pop("masked"), "masked").to_pandas()
-    hashes = read_shards(
-        work.evaluation.store, frames["documents"], "documents", ["doc_id", "content_hash"]
-    )
+    masked = read_shards(store, frames.pop("masked"), "masked").to_pandas()
+    hashes = read_shards(store, frames["documents"], "documents", ["doc_id", "content_hash"])
     facts = describe_corpus(spec, hashes.to_pandas(), masked)
     return CorpusSnapshot(**frames, about=facts, layout=layout)
 
@@ -158,34 +140,32 @@ def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
 
     Raises `empty_index` when no document has any text.
     """
-    chunker = work.config.corpus.chunker
-    layout = corpus_snapshot.layout
+    chunker, layout = work.config.corpus.chunker, corpus_snapshot.layout
     chunks: Any
     if layout is not None:
-        keys = run_step(work, CUT, layout, chunker)
+        keys, store = run_step(work, CUT, layout, chunker), work.evaluation.store
         decided_by = [work.version, chunker.model_dump(mode="json")]
         chunks = sharded_frame(layout, CUT, "chunks", decided_by, keys)
-        columns = ["chunk_id", "text_hash"]
-        names = read_shards(work.evaluation.store, chunks, "chunks", columns).to_pandas()
-        analyzer = name_analyzer(_indexed_in_shards(work.evaluation.store, chunks))
+        names = read_shards(store, chunks, "chunks", ["chunk_id", "text_hash"]).to_pandas()
+        # One shard after the other, because a large corpus does not fit into the memory.
+        parts: Iterable[pd.DataFrame] = (
+            part[~part["doc_id"].isin(gone)]
+            for key, gone in chunks.gone.items()
+            for part in [store.need(CUT, key).frame("chunks", ["doc_id", "title", "text"])]
+        )
     else:
         with work.progress.step("Cutting documents into chunks"):
             chunks = chunk_documents(corpus_snapshot.documents, corpus_snapshot.sections, chunker)
-        names, analyzer = chunks, name_analyzer(_indexed(chunks))
+        names, parts = chunks, [chunks]
     if names.empty:
         message = "no document has any text, so there is nothing to retrieve"
         raise InputError.of("empty_index", message, work.base, field="corpus")
+    analyzer = name_analyzer(itertools.chain.from_iterable(_list_texts(part) for part in parts))
     return CorpusChunks(chunks=chunks, about=_chunk_facts(names, chunker, analyzer))
 
 
-def _indexed(chunks: pd.DataFrame) -> Iterator[str]:
+def _list_texts(chunks: pd.DataFrame) -> Iterable[str]:
     return itertools.chain(chunks["title"], chunks["text"])
-
-
-def _indexed_in_shards(store: ArtifactStore, chunks: ShardedFrame) -> Iterator[str]:
-    for key, gone in chunks.gone.items():
-        part = store.need(chunks.stage, key).frame("chunks", ["doc_id", "title", "text"])
-        yield from _indexed(part[~part["doc_id"].isin(gone)])
 
 
 def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker, analyzer: str) -> ChunkFacts:
@@ -193,13 +173,12 @@ def _chunk_facts(chunks: pd.DataFrame, chunker: Chunker, analyzer: str) -> Chunk
     return ChunkFacts(chunks_hash(chunks, chunker, analyzer), len(chunks), analyzer)
 
 
-LEFT_OUT = (
+# ---- Source trust and poisoning guard: verdicts on all chunks, and the chunks for the index.
+
+LEFT_OUT: Final = (
     "left_out: topic shifts were not looked for, because they compare all documents and this "
     "corpus is read by shards"
 )
-
-
-# ---- Source trust and poisoning guard: verdicts on all chunks, and the chunks for the index.
 
 
 class EvidenceTrust(Result):
@@ -208,15 +187,14 @@ class EvidenceTrust(Result):
     trust: pd.DataFrame = frame_part()
     findings: pd.DataFrame = frame_part()
     about: TrustFacts = json_part()
-    titles: str | None = json_part(volatile=True, default=None)
-    """Key of the stored findings across titles, which the next run reads."""
 
     def describe(self) -> dict[str, object]:
         """Show also how many chunks are blocked, warned about and allowed."""
+        verdicts = self.trust["verdict"].value_counts()
         counts = {
             "n_chunks": len(self.trust),
-            "n_blocked": int((self.trust["verdict"] == "blocked").sum()),
-            "n_warned": int((self.trust["verdict"] == "warning").sum()),
+            "n_blocked": int(verdicts.get("blocked", 0)),
+            "n_warned": int(verdicts.get("warning", 0)),
             "n_allowed": int((self.trust["allowed_by"] != "").sum()),
         }
         return super().describe() | counts
@@ -255,7 +233,7 @@ class AdmittedChunks(Result):
         return trust.trust.iloc[self.rows].reset_index(drop=True)
 
 
-def as_of(settings: Settings) -> dt.date:
+def _as_of(settings: Settings) -> dt.date:
     """Choose the reference day of ages."""
     return settings.trust_as_of or dt.datetime.now(dt.UTC).date()
 
@@ -269,24 +247,19 @@ def _identify_trust(
     """
     sources = corpus_snapshot.sources
     inputs = read_trust_inputs(work.config, work.base, work.evaluation.home, sources)
-    dated = bool((sources["date"] != "").any())
-    day = as_of(work.settings).isoformat() if dated else None
+    day = _as_of(work.settings).isoformat() if (sources["date"] != "").any() else None
     manifest = (
         None if inputs.states is None else [list(inputs.states), inputs.manifest.model_dump()]
     )
-    allowed = sorted(inputs.allowed.items())
+    allowed, files = sorted(inputs.allowed.items()), digest([manifest, _wordings(work)])
     whole = [] if corpus_snapshot.layout is None else [LEFT_OUT]
-    files = digest([manifest, _wordings(work)])
     return [corpus_chunks.id, files, inputs.notes, allowed, day, *whole]
-
-
-_TRUST_READS = ("domains", "authors", "keys", "unlisted")
 
 
 @Stage(
     "evidence_trust",
     "trust",
-    reads=tuple(f"trust.{name}" for name in _TRUST_READS),
+    reads=("trust.domains", "trust.authors", "trust.keys", "trust.unlisted"),
     stores=("manifests",),
     outside=_identify_trust,
     chosen=_chosen_loader,
@@ -300,21 +273,15 @@ def judge_evidence(
     Paraphrases and restated questions are searched among the first chunks of BM25 for each wording.
     Raises InputError if a file of trust cannot be used.
     """
-    config, day = work.config.trust, as_of(work.settings)
-    sources = corpus_snapshot.sources
+    config, day, sources = work.config.trust, _as_of(work.settings), corpus_snapshot.sources
     inputs = read_trust_inputs(work.config, work.base, work.evaluation.home, sources)
     facts, about_sources = judge_sources(sources, config, inputs.states, day)
     of_documents = join_findings([about_sources, _screen_corpus(work, corpus_snapshot)])
     with work.progress.step("Judging chunks"):
-        chunks = corpus_chunks.chunks
-        across = _screen_titles(work, chunks)
-        groups = _judge_first_chunks(work, corpus_chunks, facts)
+        of_chunks = [_screen_titles(work, corpus_chunks)]
+        of_chunks.append(_judge_first_chunks(work, corpus_chunks, facts))
         trust, findings = judge_chunks(
-            chunks,
-            facts,
-            of_documents,
-            join_findings([across.frame("rows"), groups]),
-            inputs.allowed,
+            corpus_chunks.chunks, facts, of_documents, join_findings(of_chunks), inputs.allowed
         )
     summary = TrustFacts(
         as_of=day.isoformat(),
@@ -322,7 +289,7 @@ def judge_evidence(
         manifest=inputs.manifest,
         notes=[*inputs.notes, *([] if corpus_snapshot.layout is None else [LEFT_OUT])],
     )
-    return EvidenceTrust(trust=trust, findings=findings, about=summary, titles=across.key)
+    return EvidenceTrust(trust=trust, findings=findings, about=summary)
 
 
 def _wordings(work: Work) -> list[str]:
@@ -349,17 +316,16 @@ def _judge_first_chunks(
     return join_findings([groups, restating])
 
 
-def _screen_titles(work: Work, chunks: pd.DataFrame) -> Artifact:
-    """Find poison across title and text in the chunks that the run before did not have."""
-
-    def make(block: IntArray) -> pd.DataFrame:
-        part = chunks[["title", "text"]].iloc[block].reset_index(drop=True)
-        return find_across_titles(part)
-
-    recorded = work.find_before(EvidenceTrust)
-    before = None if recorded is None else recorded.titles
-    keys = identify_chunks(chunks)
-    return work_by_chunk(work, "screened_titles", identity="", keys=keys, make=make, before=before)
+def _screen_titles(work: Work, corpus_chunks: CorpusChunks) -> pd.DataFrame:
+    """Find poison across title and text, as FINDINGS by chunk row."""
+    cut = corpus_chunks.artifact.sharded("chunks")
+    if cut is not None:
+        return _read_findings(work, cut, "across", corpus_chunks.chunks["chunk_id"])
+    return work.keep(
+        "screened_titles",
+        [corpus_chunks.id],
+        lambda: {"findings": find_across_titles(corpus_chunks.chunks)},
+    ).frame("findings")
 
 
 def _screen_corpus(work: Work, corpus: CorpusSnapshot) -> pd.DataFrame:
@@ -372,10 +338,8 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot) -> pd.DataFrame:
         keys = run_step(work, SCREENED, layout)
         work.evaluation.close_pool()  # later steps have no shards, and its processes hold memory
         frame = sharded_frame(layout, SCREENED, "findings", work.version, keys)
-        findings = read_shards(work.evaluation.store, frame, "findings").to_pandas()
-        owners = pd.Index(corpus.artifact.frame("documents", ["doc_id"])["doc_id"])
-        rows = owners.get_indexer(pd.Index(findings["doc_id"])).astype(np.int64)
-        return join_findings([findings.assign(row=rows)[list(FINDINGS.columns)]])
+        owners = corpus.artifact.frame("documents", ["doc_id"])["doc_id"]
+        return join_findings([_read_findings(work, frame, "findings", owners)])
 
     def make() -> Parts:
         documents = corpus.documents
@@ -388,6 +352,13 @@ def _screen_corpus(work: Work, corpus: CorpusSnapshot) -> pd.DataFrame:
         return {"findings": join_findings(parts)}
 
     return work.keep("screened", [corpus.id], make).frame("findings")
+
+
+def _read_findings(work: Work, frame: ShardedFrame, name: str, owners: pd.Series) -> pd.DataFrame:
+    """Read findings of shards, and number their rows by the owners, doc_ids or chunk_ids."""
+    findings: pd.DataFrame = read_shards(work.evaluation.store, frame, name).to_pandas()
+    rows = pd.Index(owners).get_indexer(pd.Index(findings[str(owners.name)])).astype(np.int64)
+    return findings.assign(row=rows)[list(FINDINGS.columns)]
 
 
 @Stage(
@@ -488,14 +459,18 @@ class GoldVariants(Result):
         return np.asarray(both["variant"] * len(doc_ids) + both["unit"], dtype=np.int64)
 
 
+def _load_gold(work: Work) -> GoldSet:
+    evaluation = work.evaluation
+    return load_gold(evaluation.base, evaluation.config, evaluation.split)
+
+
 def _identify_gold(work: Work, **_: Result) -> list[object]:
     """Identify the content, layout and warnings of the gold files.
 
     Recorded outputs can have new warnings although their questions are equal.
     """
-    evaluation = work.evaluation
-    gold = load_gold(evaluation.base, evaluation.config, evaluation.split)
-    warnings = report_warnings(gold.problems, evaluation.base)
+    gold = _load_gold(work)
+    warnings = report_warnings(gold.problems, work.base)
     return [gold.gold_hash, gold.layout, [warning.dump() for warning in warnings]]
 
 
@@ -516,8 +491,7 @@ def resolve_gold_set(
 
     Raises `InputError` with every problem when lint finds an error.
     """
-    evaluation = work.evaluation
-    gold = load_gold(evaluation.base, evaluation.config, evaluation.split)
+    config, gold = work.config, _load_gold(work)
     documents, sections = corpus_snapshot.documents, corpus_snapshot.sections
     with work.progress.step("Checking the gold set"):
         problems = lint(gold, documents, sections)
@@ -526,14 +500,14 @@ def resolve_gold_set(
     resolved = resolve_gold(gold, documents, sections, admitted_chunks.chunks)
     blocked = find_blocked_gold(resolved.qrels["document"], corpus_chunks, admitted_chunks)
     problems += blocked_problems(blocked)
-    if not evaluation.config.ignore_identical_ids:
+    if not config.ignore_identical_ids:
         problems += identical_ids(gold.queries, documents)
     queries, is_known = resolved.gold.queries, gold.layout != "recorded"
     # Recorded outputs do not say whether the corpus answers a question. Only a flag says so.
     flags = gold.places["has_flag"].to_numpy(dtype=bool) | is_known
     with_gold = {*gold.judgements["query_id"], *gold.anchors["query_id"]}
     facts = GoldFacts(
-        name=evaluation.config.name,  # its kept runs go by this name too
+        name=config.name,  # its kept runs go by this name too
         version=str(gold.version),
         hash=gold.gold_hash,
         n_queries=len(gold.queries),
@@ -544,7 +518,7 @@ def resolve_gold_set(
         n_groups=int(queries["group_id"].nunique()),
         n_groups_answerable=int(queries.loc[queries["answerable"], "group_id"].nunique()),
         n_spans=len(resolved.spans),
-        warnings=report_warnings(problems, evaluation.base),
+        warnings=report_warnings(problems, work.base),
     )
     return GoldVariants(
         queries=queries,

@@ -1,10 +1,9 @@
 """Collect what the explorer shows: a summary with a table of questions, and the questions."""
 
-import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,18 +12,14 @@ from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level
 from rag_eval.measures.intervals import COMPARED
 from rag_eval.measures.ranking import Qrels
-from rag_eval.measures.run_scores import (
-    ALWAYS_K,
-    MEASURE,
-    GoldArrays,
-    judge_runs,
-)
+from rag_eval.measures.run_scores import ALWAYS_K, MEASURE, GoldArrays, judge_runs
+from rag_eval.pipeline.answer_stages import Answered
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
 from rag_eval.pipeline.history import Previous
-from rag_eval.pipeline.measure_stages import Answered
-from rag_eval.pipeline.misses import MissedQuestions
-from rag_eval.pipeline.runner import Result, Work
-from rag_eval.pipeline.runs import ScoredRuns
+from rag_eval.pipeline.measure_stages import MissedQuestions
+from rag_eval.pipeline.miss_rate_stages import MissRateClaims
+from rag_eval.pipeline.retrieval import ScoredRuns
+from rag_eval.pipeline.runner import Work
 from rag_eval.reporting.outgoing import Outgoing
 from rag_eval.reporting.questions import (
     FEW_DIGITS,
@@ -47,10 +42,57 @@ from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.trust.guard import judge_units
 from rag_eval.uncertainty.lost_gold import describe_miss
 
-# ---- Rows of the explorer: the stages' tables, joined by wording and by unit.
-
 DEPTH: Final = 10
-"""Number of ranks in the parts."""
+"""Number of ranks of a retrieval that are shown."""
+MAX_GOLD: Final = 50
+"""Largest number of gold entries of one question."""
+Unit = tuple[int, int]
+"""Row of a question and number of a unit."""
+
+
+class Explored(NamedTuple):
+    """The results that the explorer shows; `answered` is None without configured answers."""
+
+    runs: ScoredRuns
+    corpus_snapshot: CorpusSnapshot
+    corpus_chunks: CorpusChunks
+    evidence_trust: EvidenceTrust
+    miss_rate_claims: MissRateClaims
+    missed_questions: MissedQuestions
+    answered: Answered | None
+
+
+def write_explorer(work: Work, data: Explored, previous: Previous | None) -> Artifact:
+    """Write the parts of the explorer: summary.json.gz and questions-NNNN.json.gz."""
+    config, runs = work.config, data.runs
+    results = (runs.gold_variants, runs.admitted_chunks, *data[1:6], *runs.runs.values())
+    compared = None if previous is None or previous.means is None else previous.part.run_id
+    identity = [
+        *(result.id for result in results),
+        data.answered and data.answered.ids,
+        [config.name, config.level, config.primary_strategy, runs.names],
+        [config.uncertainty.target, config.uncertainty.k, config.trust.configured],
+        compared,
+    ]
+
+    def make() -> Parts:
+        n = len(runs.gold.queries)
+        with work.progress.step("Writing the explorer", n, "questions") as advance:
+            wordings = _order_wordings(runs.gold)
+            retrievals = _list_retrievals(runs, wordings, data.miss_rate_claims.claims)
+            parts: dict[str, object] = {
+                SUMMARY_FILE: packed(_summarize(data, retrievals, previous))
+            }
+            questions = _write_questions(data, wordings, retrievals)
+            for part in iter(lambda: list(itertools.islice(questions, PER_PART)), []):
+                parts[f"questions-{len(parts) - 1:04d}{PACKED}"] = packed(part)
+                advance(len(part))
+        return parts
+
+    return work.keep("explorer", identity, make)
+
+
+# ---- Rows of the explorer: the stages' tables, joined by wording and by unit.
 
 
 def _order_wordings(gold: GoldArrays) -> pd.DataFrame:
@@ -66,13 +108,12 @@ def _list_retrievals(
     """List the retrievals of all strategies with their scores and claims (CLAIMS).
 
     Columns beside those of the wordings: strategy, s (its place), variant, seed, failed, value
-    (recall at 10), hit (success at 10), first (rank of the first relevant item), is_first (the
-    original wording under the lowest seed), miss_rate, ci_low, ci_high, status and calibrator.
+    (recall at 10), hit (success at 10), first (rank of the first relevant item), is_lowest (of the
+    lowest seed), miss_rate, ci_low, ci_high, status and calibrator.
     """
     level, parts = runs.config.level, []
     for place, strategy in enumerate(runs.names):
-        scores = runs.scores(strategy)
-        first = judge_runs(runs, strategy).first
+        scores, first = runs.scores(strategy), judge_runs(runs, strategy).first
         part = pd.DataFrame(
             {
                 "strategy": strategy,
@@ -92,7 +133,6 @@ def _list_retrievals(
     figures = ["miss_rate", "ci_low", "ci_high", "status", "calibrator"]
     rows = rows.merge(claims[keys + figures], on=keys, how="left")
     rows = rows.fillna({"status": "absent", "calibrator": ""})
-    rows = rows.assign(is_first=rows["is_lowest"] & (rows["w"] == 0))
     return rows.sort_values(["question", "s", "seed", "w"], ignore_index=True)
 
 
@@ -128,8 +168,8 @@ def _list_ranks(runs: ScoredRuns, retrievals: pd.DataFrame) -> pd.DataFrame:
             unit = np.where(is_chunk, chunk, start + np.arange(len(chunk)))[row]
             start += len(chunk)
         question = runs.gold.query_of[top["variant"]]
-        is_judged = level not in runs.unmeasured(strategy)
-        hit = _is_relevant(question, row, runs.gold_of(strategy), level) & is_judged
+        hit = _is_relevant(question, row, runs.gold_of(strategy), level)
+        hit &= level not in runs.unmeasured(strategy)
         score = top["rerank_score"].fillna(top["score_raw"])
         parts.append(top.assign(strategy=strategy, unit=unit, hit=hit, score=score))
     keys = ["strategy", "seed", "variant"]
@@ -138,21 +178,20 @@ def _list_ranks(runs: ScoredRuns, retrievals: pd.DataFrame) -> pd.DataFrame:
     return ranks.sort_values(["retrieval", "k_final"], ignore_index=True)
 
 
-def _describe_units(
-    runs: ScoredRuns, corpus: CorpusSnapshot, cut: CorpusChunks, trust: EvidenceTrust
-) -> pd.DataFrame:
+def _describe_units(data: Explored) -> pd.DataFrame:
     """Describe every unit that the lists may name: the chunks, then own units of each strategy.
 
     `shown` is the text that a source returned when it differs from `text`.
     """
+    runs, trust = data.runs, data.evidence_trust
     columns = ["doc_id", "section_id", "start", "end", "title", "text"]
     facts = ["trust", "verdict", "reasons"]
     chunks = runs.admitted_chunks.artifact.frame("chunks", columns).assign(shown="")
     parts = [pd.concat([chunks, runs.admitted_chunks.trust_of(trust)[facts]], axis=1)]
-    documents = corpus.documents.set_index("doc_id")
+    documents = data.corpus_snapshot.documents.set_index("doc_id")
     for run in runs.runs.values():
         if run.units is not None:
-            verdicts = judge_units(run.units, cut.chunks, trust.trust)
+            verdicts = judge_units(run.units, data.corpus_chunks.chunks, trust.trust)
             described = run.units.assign(
                 title=documents["title"].reindex(run.units["doc_id"]).fillna("").to_numpy(),
                 shown=run.units["returned"],
@@ -167,9 +206,6 @@ def _describe_units(
 
 
 # ---- Gold of each question, and where the retrieved units hold it.
-
-MAX_GOLD: Final = 50
-"""Largest number of gold entries of one question."""
 
 
 def _collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[Json]]:
@@ -206,8 +242,8 @@ def _collect_gold(corpus: CorpusSnapshot, gold: GoldVariants) -> dict[str, list[
 
 def _find_gold(
     ranks: pd.DataFrame, units: pd.DataFrame, gold: GoldVariants
-) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """Find the gold spans of a question in its retrieved units, by (question, unit)."""
+) -> dict[Unit, list[tuple[int, int]]]:
+    """Find the gold spans of a question in its retrieved units."""
     pairs = ranks[["question", "unit"]].drop_duplicates()
     pairs = pairs.assign(query_id=gold.queries["query_id"].to_numpy()[pairs["question"]])
     places = units[["doc_id", "start", "end"]].rename(columns={"start": "low", "end": "high"})
@@ -216,64 +252,48 @@ def _find_gold(
     start, end = overlaps[["start", "low"]].max(axis=1), overlaps[["end", "high"]].min(axis=1)
     overlaps = overlaps.assign(start=start - overlaps["low"], end=end - overlaps["low"])
     overlaps = overlaps[(overlaps["low"] >= 0) & (start < end)]  # An unknown place is -1.
-    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    spans: dict[Unit, list[tuple[int, int]]] = {}
     columns = (overlaps[name].tolist() for name in ("question", "unit", "start", "end"))
-    for question, unit, *span in zip(*columns, strict=True):
-        spans.setdefault((question, unit), []).append((span[0], span[1]))
+    for question, unit, low, high in zip(*columns, strict=True):
+        spans.setdefault((question, unit), []).append((low, high))
     return spans
-
-
-# ---- Answers: outcome, text and each citation with its verdict. `Outgoing` limits source text.
-
-
-def _describe_answers(answered: Answered | None) -> dict[str, Json]:
-    """Describe the answers by query id."""
-    if answered is None:
-        return {}
-    figures = answered.measures.per_question.set_index("query_id")
-    has_gold = figures["n_gold"] > 0
-    verdicts, entries = answered.citations.citations, dict[str, Json]()
-    by_query = dict(iter(verdicts.groupby("query_id")))
-    for answer in answered.answers.answers:
-        outgoing = Outgoing(answer)
-        cells = by_query.get(answer.query_id, verdicts.iloc[:0])
-        cited = zip(answer.citations, outgoing.quotes, cells["code"], cells["correct"], strict=True)
-        entries[answer.query_id] = {
-            "outcome": answer.outcome,
-            "text": line(outgoing.text, MAX_ANSWER),
-            "strategy": answered.answers.about.strategy,
-            "groundedness": rounded([figures["groundedness"].get(answer.query_id, np.nan)])[0],
-            "citations": [
-                {
-                    "doc": short_name(quote.doc_id),
-                    "section": short_name(answer.evidence[span.evidence].chunk.section_id)
-                    if 0 <= span.evidence < len(answer.evidence)
-                    else "",
-                    "quote": line(quote.text),
-                    "code": code,
-                    "correct": bool(correct) if has_gold.get(answer.query_id) else None,
-                    **address(quote.source_url or ""),
-                }
-                for span, quote, code, correct in cited
-            ],
-        }
-    return entries
 
 
 # ---- Parts of questions: wordings, gold, ranked units of every retrieval, and the answer.
 
 
-@dataclasses.dataclass(frozen=True)
-class Explored:
-    """The results that the explorer shows; `answered` is None without configured answers."""
-
-    runs: ScoredRuns
-    corpus_snapshot: CorpusSnapshot
-    corpus_chunks: CorpusChunks
-    evidence_trust: EvidenceTrust
-    miss_rate_claims: Result
-    missed_questions: MissedQuestions
-    answered: Answered | None
+def _describe_answers(answered: Answered) -> Iterator[tuple[str, Json]]:
+    """Describe the answers by query id: outcome, text and each citation with its verdict."""
+    figures = answered.measures.per_question.set_index("query_id")
+    has_gold = figures["n_gold"] > 0
+    verdicts = answered.citations.citations
+    by_query = dict(iter(verdicts.groupby("query_id")))
+    for answer in answered.answers.answers:
+        outgoing = Outgoing(answer)
+        cells = by_query.get(answer.query_id, verdicts.iloc[:0])
+        cited = zip(answer.citations, outgoing.quotes, cells["code"], cells["correct"], strict=True)
+        yield (
+            answer.query_id,
+            {
+                "outcome": answer.outcome,
+                "text": line(outgoing.text, MAX_ANSWER),
+                "strategy": answered.answers.about.strategy,
+                "groundedness": rounded([figures["groundedness"].get(answer.query_id, np.nan)])[0],
+                "citations": [
+                    {
+                        "doc": short_name(quote.doc_id),
+                        "section": short_name(answer.evidence[span.evidence].chunk.section_id)
+                        if 0 <= span.evidence < len(answer.evidence)
+                        else "",
+                        "quote": line(quote.text),
+                        "code": code,
+                        "correct": bool(correct) if has_gold.get(answer.query_id) else None,
+                        **address(quote.source_url or ""),
+                    }
+                    for span, quote, code, correct in cited
+                ],
+            },
+        )
 
 
 def missed_sentences(missed: pd.DataFrame) -> dict[tuple[str, str], str]:
@@ -305,9 +325,7 @@ def _write_retrievals(
         first, value, *rates = figures[at]
         key = row["strategy"], visible(row["query_id"])
         yield {
-            "s": row["s"],
-            "w": row["w"],
-            "seed": row["seed"],
+            **{name: row[name] for name in ("s", "w", "seed")},
             "failed": bool(row["failed"]),
             "first": first,
             "value": value,
@@ -320,17 +338,18 @@ def _write_retrievals(
 
 
 def _write_questions(
-    data: Explored, wordings: pd.DataFrame, retrievals: pd.DataFrame, answers: Mapping[str, Json]
+    data: Explored, wordings: pd.DataFrame, retrievals: pd.DataFrame
 ) -> Iterator[Json]:
-    """Write the questions in the order of the gold set.
+    """Write the questions in the order of the gold set, with the retrievals of the lowest seed.
 
     The retrievals of a question name its units by their place in `units`. The pieces of a unit's
     text are plain and gold in turn.
     """
-    runs, gold = data.runs, data.runs.gold_variants
-    ranks = _list_ranks(runs, retrievals)
-    units = _describe_units(runs, data.corpus_snapshot, data.corpus_chunks, data.evidence_trust)
+    gold = data.runs.gold_variants
+    retrievals = retrievals[retrievals["is_lowest"]].reset_index(drop=True)
+    ranks, units = _list_ranks(data.runs, retrievals), _describe_units(data)
     evidence, spans = _collect_gold(data.corpus_snapshot, gold), _find_gold(ranks, units, gold)
+    answers = {} if data.answered is None else dict(_describe_answers(data.answered))
     rows = units.loc[ranks["unit"].unique()].to_dict("index")
 
     @functools.cache
@@ -374,40 +393,50 @@ def _write_questions(
 # ---- The summary: the table of questions, and what the page says about the run.
 
 
-def _summarize(data: Explored, retrievals: pd.DataFrame) -> Json:
-    """Write the summary without the comparison with the previous run.
+def _summarize(data: Explored, retrievals: pd.DataFrame, previous: Previous | None) -> Json:
+    """Write the summary.
 
     A column of the table of questions has one value for each question, or a list of them for each
     strategy.
     """
-    runs = data.runs
-    config, queries, names = runs.config, runs.gold.queries, runs.names
+    runs, config, missed = data.runs, data.runs.config, data.missed_questions.missed
+    queries, names, values = runs.gold.queries, runs.names, runs.recall()
     cells = pd.MultiIndex.from_product([range(len(names)), range(len(queries))])
 
-    def table(values: pd.Series) -> list[list[Any]]:
-        return values.reindex(cells).to_numpy().reshape(len(names), len(queries)).tolist()
+    def table(column: pd.Series) -> list[list[Any]]:
+        return column.reindex(cells).to_numpy().reshape(len(names), len(queries)).tolist()
 
-    def numbers(values: pd.Series) -> list[list[float | None]]:
-        return [rounded(row) for row in table(values)]
+    def numbers(column: pd.Series) -> list[list[float | None]]:
+        return [rounded(row) for row in table(column)]
+
+    def texts(column: pd.Series, default: str | None) -> list[list[str | None]]:
+        rows = table(column)
+        return [[text if isinstance(text, str) else default for text in row] for row in rows]
 
     by_question = retrievals.groupby(["s", "question"])
-    first = retrievals[retrievals["is_first"]].set_index(["s", "question"])
+    first = retrievals[retrievals["is_lowest"] & (retrievals["w"] == 0)]
+    first = first.set_index(["s", "question"])
+    steps = pd.MultiIndex.from_arrays(
+        [
+            pd.Index(names).get_indexer(pd.Index(missed["strategy"])),
+            pd.Index(queries["query_id"]).get_indexer(pd.Index(missed["query_id"])),
+        ]
+    )
+    change = np.full(values.shape, np.nan)
+    if previous is not None and previous.means is not None:
+        means = previous.means[:, COMPARED.index(MEASURE) :: len(COMPARED)].T
+        change = np.round(values - means, 12)
     questions = {
         "id": [visible(query_id) for query_id in queries["query_id"]],
         "text": [line(text, MAX_QUESTION) for text in queries["text"]],
-        "value": [rounded(row) for row in runs.recall()],
+        "value": [rounded(row) for row in values],
+        "change": [rounded(row) for row in change],
         "first": numbers(first["first"]),
         "hits": numbers(by_question["hit"].sum(min_count=1)),
         "runs": numbers(by_question.size()),
-        "lost": [
-            [step if isinstance(step, str) else None for step in row]
-            for row in table(_lost_steps(data))
-        ],
+        "lost": texts(pd.Series(missed["lost"].to_numpy(dtype=object), steps), None),
         "miss": numbers(first["miss_rate"]),
-        "status": [
-            [status if isinstance(status, str) else "absent" for status in row]
-            for row in table(first["status"])
-        ],
+        "status": texts(first["status"], "absent"),
     }
     return {
         "gold_set": config.name,
@@ -421,80 +450,3 @@ def _summarize(data: Explored, retrievals: pd.DataFrame) -> Json:
         "n_questions": len(queries),
         "questions": questions,
     }
-
-
-def _lost_steps(data: Explored) -> pd.Series:
-    """Return the step that lost the gold of each missed question, by (s, question)."""
-    missed, runs = data.missed_questions.missed, data.runs
-    keys = (
-        pd.Index(runs.names).get_indexer(pd.Index(missed["strategy"])),
-        pd.Index(runs.gold.queries["query_id"]).get_indexer(pd.Index(missed["query_id"])),
-    )
-    return pd.Series(missed["lost"].to_numpy(dtype=object), pd.MultiIndex.from_arrays(keys))
-
-
-def _list_changes(runs: ScoredRuns, previous: Previous | None) -> list[list[float | None]]:
-    """List the change of each question, [n_strategies, n_questions]; null when it is unknown."""
-    values = runs.recall()
-    change = np.full(values.shape, np.nan)
-    if previous is not None and previous.means is not None:
-        means = previous.means[:, COMPARED.index(MEASURE) :: len(COMPARED)].T
-        change = np.round(values - means, 12)
-    return [rounded(row) for row in change]
-
-
-def write_explorer(work: Work, data: Explored, previous: Previous | None) -> Artifact:
-    """Write the parts of the explorer: summary.json.gz and questions-NNNN.json.gz.
-
-    When only the previous run differs, the questions are shared with the earlier artifact.
-    """
-    lasting = _keep_questions(work, data)
-    compared = None if previous is None or previous.means is None else previous.run.run_id
-
-    def make() -> Parts:
-        # Give paths, so that the store links the files instead of copying them every night.
-        shared = {
-            name: lasting.path(name) for name in sorted(lasting.files) if name.endswith(PACKED)
-        }
-        summary = lasting.json("base")
-        summary["questions"]["change"] = _list_changes(data.runs, previous)
-        return {SUMMARY_FILE: packed(summary), **shared}
-
-    return work.keep("explorer", [lasting.key, compared], make)
-
-
-def _keep_questions(work: Work, data: Explored) -> Artifact:
-    """Keep the parts that do not depend on the previous run: `base` (JSON), and the questions."""
-    config, runs = work.config, data.runs
-    results = (
-        runs.gold_variants,
-        runs.admitted_chunks,
-        data.corpus_snapshot,
-        data.evidence_trust,
-    )
-    identity = [
-        *(result.id for result in (*results, data.miss_rate_claims)),
-        data.missed_questions.id,
-        *(run.id for run in runs.runs.values()),
-        data.answered and data.answered.ids,
-        [config.name, config.level, config.primary_strategy, runs.names],
-        [config.uncertainty.target, config.uncertainty.k, config.trust.configured],
-    ]
-
-    def make() -> Parts:
-        n = len(runs.gold.queries)
-        with work.progress.step("Writing the explorer", n, "questions") as advance:
-            wordings = _order_wordings(runs.gold)
-            retrievals = _list_retrievals(
-                runs, wordings, data.miss_rate_claims.artifact.frame("claims")
-            )
-            parts: dict[str, object] = {"base": _summarize(data, retrievals)}
-            answers = _describe_answers(data.answered)
-            listed = retrievals[retrievals["is_lowest"]].reset_index(drop=True)
-            questions = _write_questions(data, wordings, listed, answers)
-            for part in iter(lambda: list(itertools.islice(questions, PER_PART)), []):
-                parts[f"questions-{len(parts) - 1:04d}{PACKED}"] = packed(part)
-                advance(len(part))
-        return parts
-
-    return work.keep("explorer parts", identity, make)

@@ -1,10 +1,13 @@
-"""Files and rows of a run for other tools: answers, citations, traces, trust of the evidence."""
+"""Files of a run for people and other tools: answers, traces, evidence, uncertain retrievals."""
 
 import dataclasses
 import datetime as dt
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
@@ -27,27 +30,36 @@ from rag_eval.core.types import (
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
-from rag_eval.pipeline.answer_stages import AnswerSet
-from rag_eval.pipeline.measure_stages import Answered, StabilityMeasures
+from rag_eval.pipeline.answer_stages import Answered, AnswerSet
+from rag_eval.pipeline.measure_stages import StabilityMeasures
+from rag_eval.pipeline.retrieval import ScoredRuns
 from rag_eval.pipeline.runner import Work
-from rag_eval.pipeline.runs import ScoredRuns
 from rag_eval.reporting.outgoing import Outgoing, outgoing_row
 from rag_eval.reporting.report import Report
 from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
 from rag_eval.trust.sources import explain_factors
+from rag_eval.uncertainty.claims import AnswerWorth, RateSource, read_miss_rate
+from rag_eval.uncertainty.confidence import (
+    COVERAGE_SIGNAL,
+    CorpusCoverage,
+    Gap,
+    Line,
+    UncertainRetrieval,
+    as_json,
+    describe_document,
+)
+from rag_eval.uncertainty.iterative import list_expansions
 
-# ---- Files of answers, citations and evidence for people and other tools: JSON lines.
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = {"schema_version": 1}
 
 
 def _lines(rows: Iterable[Mapping[str, object]]) -> bytes:
-    versioned = ({**row, "schema_version": SCHEMA_VERSION} for row in rows)
-    return "".join(
-        f"{json.dumps(row, sort_keys=True, ensure_ascii=True, allow_nan=False)}\n"
-        for row in versioned
-    ).encode()
+    texts = (json.dumps({**row, **SCHEMA_VERSION}, sort_keys=True, allow_nan=False) for row in rows)
+    return "".join(f"{text}\n" for text in texts).encode()
+
+
+# ---- Answers and citations, which `rag-eval validate` reads again.
 
 
 def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
@@ -82,7 +94,7 @@ def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
     }
 
 
-NO_GOLD = "without gold it is not known whether a wording hits"
+NO_GOLD: Final = "without gold it is not known whether a wording hits"
 
 
 class _Stability:
@@ -121,7 +133,7 @@ def _auditable_item(record: Open) -> Open:
 
 def _auditable_line(
     answer: Answer, text: str, citations: Sequence[Open], stability: _Stability
-) -> dict[str, object]:
+) -> bytes:
     """Write one answer as the auditable block, or as `{error, fix}`.
 
     The keys keep the order of the contract, citations first. `segments` has the segment of each
@@ -142,7 +154,7 @@ def _auditable_line(
         line = {"citations": cited, "answer": text, **stability.complete(answer)}
         if cited:
             line["segments"] = [span.segment for span in answer.citations]
-    return {**line, "query_id": answer.query_id, "schema_version": SCHEMA_VERSION}
+    return f"{json.dumps({**line, 'query_id': answer.query_id, **SCHEMA_VERSION})}\n".encode()
 
 
 def answer_files(
@@ -150,9 +162,8 @@ def answer_files(
 ) -> dict[str, bytes]:
     """Return the files about answers, as name -> content.
 
-    The files are answers.jsonl, auditable-answers.jsonl, citations.jsonl, preflights.jsonl,
-    rejected.jsonl and events.log. `rag-eval validate` reads citations.jsonl. rejected.jsonl has the
-    replies that broke the contract, with the reasons.
+    `rag-eval validate` reads citations.jsonl. rejected.jsonl has the replies that broke the
+    contract, with the reasons.
     """
     answer_set, answers = answered.answers, answered.answers.answers
     outgoing = {answer.query_id: Outgoing(answer) for answer in answers}
@@ -169,61 +180,54 @@ def answer_files(
         _auditable_line(answer, outgoing[answer.query_id].text, cited[answer.query_id], measured)
         for answer in sorted(answers, key=lambda answer: answer.query_id)
     )
-    rows = {
-        name: [outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in parts]
-        for name, parts in (
-            ("preflights", answer_set.preflights),
-            ("rejected", answer_set.rejected),
-        )
+    parts: dict[str, Sequence[Any]] = {
+        "preflights": answer_set.preflights,
+        "rejected": answer_set.rejected,
     }
     return {
         "answers.jsonl": _lines(
             _answer_line(answer, outgoing[answer.query_id]) for answer in answers
         ),
-        "auditable-answers.jsonl": b"".join(f"{json.dumps(block)}\n".encode() for block in blocks),
+        "auditable-answers.jsonl": b"".join(blocks),
         "citations.jsonl": _lines(record for lines in cited.values() for record in lines),
-        **{f"{name}.jsonl": _lines(lines) for name, lines in rows.items()},
+        **{
+            f"{name}.jsonl": _lines(
+                outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in rows
+            )
+            for name, rows in parts.items()
+        },
         "events.log": answer_set.events,
     }
 
 
 # ---- Traces of a finished run: rows of `rag_traces`, and lines of `traces.log`.
 
-LOG = "traces.log"
-
 
 def _make_traces(
     answer_set: AnswerSet, runs: ScoredRuns, stability: StabilityMeasures, report: Report
-) -> list[Trace]:
+) -> Iterator[Trace]:
     """Make a trace for each answer and each segment with citations."""
     name = answer_set.about.strategy
-    facts, seed = runs.about(name), runs.first_seed(name)
-    measured = _Stability(stability, runs, name)
-    common = Trace(
-        ts=report.timestamp,
-        qid="",
-        seg=0,
-        store=runs.config.base_of(runs.spec(name)).store_name,
-        index_hash=facts.index_hash,
-        embed_model=Identity(facts.index_hash, facts.embed_model).stated_model,
-        analyzer=report.index.analyzer,
-        run_id=report.run_id,
-        strategy=name,
-        paraphrase_id=ORIGINAL,
-        seed=seed,
-    )
-    traces = []
+    facts, measured = runs.runs[name].about, _Stability(stability, runs, name)
     for answer in answer_set.answers:
-        trace = dataclasses.replace(
-            common,
+        trace = Trace(
+            ts=report.timestamp,
             qid=answer.query_id,
+            seg=0,
             delta_s=measured.delta_s.get(answer.query_id),
             lambda_state=measured.states.get(answer.query_id) or NO_STATE,
             k=answer.top_k,
+            store=runs.config.base_of(runs.spec(name)).store_name,
+            index_hash=facts.index_hash,
+            embed_model=Identity(facts.index_hash, facts.embed_model).stated_model,
+            analyzer=report.index.analyzer,
+            run_id=report.run_id,
+            strategy=name,
+            paraphrase_id=ORIGINAL,
+            seed=facts.seeds[0],
         )
-        segments = sorted({span.segment for span in answer.citations}) or [-1]
-        traces += [_cite(trace, answer, segment) for segment in segments]
-    return traces
+        for segment in sorted({span.segment for span in answer.citations}) or [-1]:
+            yield _cite(trace, answer, segment)
 
 
 def _cite(trace: Trace, answer: Answer, segment: int) -> Trace:
@@ -256,15 +260,14 @@ def write_run_traces(
     report: Report,
 ) -> str:
     """Write the run's traces. Return the reason when the SQL store cannot be used, else ""."""
-    traces = [] if answer_set is None else _make_traces(answer_set, runs, stability, report)
-    log = work.evaluation.reports / LOG
-    if traces:
-        write_log(log, traces)
-    else:
+    log = work.evaluation.reports / "traces.log"
+    if answer_set is None or not answer_set.answers:
         log.unlink(missing_ok=True)  # lines of an earlier run do not belong to this report
+        return ""
+    traces = list(_make_traces(answer_set, runs, stability, report))
+    write_log(log, traces)
     try:
-        if traces:
-            write_traces(open_store(work.settings), traces)
+        write_traces(open_store(work.settings), traces)
     except InputError as failure:
         if failure.is_outage and is_shared(work.settings):
             raise  # A team's run is tried again, because its traces would be missing.
@@ -274,9 +277,6 @@ def write_run_traces(
 
 # ---- evidence-trust.jsonl with one line per chunk.
 
-LINE_VERSION = 1
-"""Schema version of the lines of evidence-trust.jsonl."""
-
 
 def evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
     """Write one JSON line per chunk (`evidence-trust-line.schema.json`), in order of the chunks.
@@ -285,9 +285,8 @@ def evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
     """
     day = dt.date.fromisoformat(as_of)
     numbers = trust.groupby("doc_id").cumcount() + 1
-    lines = [
+    return _lines(
         {
-            "schema_version": LINE_VERSION,
             "chunkId": row["chunk_id"],
             "doc_id": row["doc_id"],
             "label": f"{row['doc_id']}-chunk{place}",
@@ -300,5 +299,110 @@ def evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
             "reasons": list(row["reasons"]),
         }
         for row, place in zip(trust.to_dict("records"), numbers.tolist(), strict=True)
-    ]
-    return "".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines).encode()
+    )
+
+
+# ---- `uncertain-retrievals.jsonl.gz`: one line for every retrieval of every strategy.
+
+UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl.gz"
+UNCERTAIN_VERSION: Final = 2
+Retrieval = tuple[int, int]
+"""Variant and seed of a retrieval."""
+
+
+class StatedRetrievals(NamedTuple):
+    """Signals, claims, their source and semantic gaps of one strategy, None where not computed."""
+
+    signals: pd.DataFrame
+    claims: pd.DataFrame
+    source: RateSource
+    gaps: pd.DataFrame | None
+
+
+def uncertain_retrievals(
+    runs: ScoredRuns,
+    retrievals: Mapping[str, StatedRetrievals],
+    worth: AnswerWorth,
+    coverage: CorpusCoverage,
+) -> Iterator[bytes]:
+    """Compress the lines of all retrievals as gzip, without a time; equal lines give equal bytes.
+
+    A line has about 4 KB, so they are never all in memory.
+    """
+    pack = zlib.compressobj(wbits=31)  # 31: with the head and the check sum of gzip
+    for name, stated in retrievals.items():
+        for line in _uncertain_lines(runs, name, stated, worth, coverage):
+            text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
+            yield pack.compress(f"{text}\n".encode())
+    yield pack.flush()
+
+
+def _uncertain_lines(
+    runs: ScoredRuns,
+    name: str,
+    stated: StatedRetrievals,
+    worth: AnswerWorth,
+    coverage: CorpusCoverage,
+) -> Iterator[Line]:
+    """Describe each retrieval of one strategy."""
+    signals, claims, source, semantic_gaps = stated
+    first_seed, steps = runs.first_seed(name), runs.runs[name].expansions
+    documents, gaps = _list_documents(runs, name), _list_gaps(semantic_gaps)
+    expansions = {} if steps is None else list_expansions(steps)
+    answered = worth.by_query if worth.strategy == name else {}
+    harder = claims["miss_rate"].rank(pct=True, method="max")
+    columns = (signals["variant"], signals["seed"], signals[COVERAGE_SIGNAL], harder)
+    facts = zip(*(column.tolist() for column in columns), strict=True)
+    for row, (variant, seed, covered, share) in zip(claims.to_dict("records"), facts, strict=True):
+        is_first = seed == first_seed
+        retrieval = UncertainRetrieval(
+            documents=documents[variant, seed],
+            miss_rate=read_miss_rate(row, source),
+            heuristic_v0=row["heuristic_v0"],
+            similar_judged=row["similar_judged"],
+            coverage=covered,
+            corpus=coverage,
+            gaps=None if semantic_gaps is None else gaps[variant, seed],
+            iterations=expansions.get(variant, []) if is_first else [],
+            harder_share=share,
+        )
+        line: Line = {
+            "schema_version": UNCERTAIN_VERSION,
+            "strategy": name,
+            **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
+            **retrieval.as_json(),
+        }
+        if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
+            values = answered[row["query_id"]]
+            line["answer"] = {part: as_json(value) for part, value in values.items()}
+        yield line
+
+
+def _list_gaps(frame: pd.DataFrame | None) -> Mapping[Retrieval, list[Gap]]:
+    gaps = defaultdict[Retrieval, list[Gap]](list)
+    for row in [] if frame is None else frame.to_dict("records"):
+        gap = Gap(row["description"], row["severity"], row["mitigation"])
+        gaps[row["variant"], row["seed"]].append(gap)
+    return gaps
+
+
+def _list_documents(runs: ScoredRuns, name: str) -> Mapping[Retrieval, list[Line]]:
+    """List the first K results of every retrieval, best first."""
+    frame, units, is_external = runs.runs[name].run, runs.units(name), runs.spec(name).own_units
+    texts: Any = units if is_external else runs.admitted_chunks.artifact.frame("chunks", ["text"])
+    named = pd.DataFrame(
+        {
+            "id": units["unit_id" if is_external else "chunk_id"].astype(str),
+            "doc_id": units["doc_id"].astype(str),
+            "text": texts["text"].astype(str),
+        }
+    ).to_numpy(dtype=object)
+    documents = defaultdict[Retrieval, list[Line]](list)
+    top = frame[frame["k_final"] <= runs.config.uncertainty.k]
+    top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
+    columns = ("variant", "seed", "chunk", "k_final", "score_raw")
+    rows = zip(*(top[column].tolist() for column in columns), strict=True)
+    for variant, seed, row, rank, score in rows:
+        chunk_id, doc_id, text = named[row]
+        documents[variant, seed].append(describe_document(chunk_id, doc_id, rank, score, text))
+    return documents

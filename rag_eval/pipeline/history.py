@@ -1,24 +1,26 @@
-"""Kept runs: their records, and the comparison with the previous run.
+"""Kept runs: their records, the previous run, baselines, comparisons, and the rollout decision.
 
 A home stores every run as `runs/<run id>.json` with gold_set, artifacts (keys by stage) and report.
-Anybody may have changed these files, so every value is checked when it is read.
+Anybody may have changed these files, so every value is checked when it is read. A baseline names a
+kept run, with the person, the reason and the time.
 """
 
 import contextlib
 import dataclasses
+import datetime as dt
 import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, InstanceOf, ValidationError
+from pydantic import BaseModel, Field, InstanceOf, ValidationError
 
 from rag_eval.core.arrays import FloatArray, number
-from rag_eval.core.errors import InputError, format_count, quoted
+from rag_eval.core.errors import InputError, check_decision, format_count, quoted
 from rag_eval.core.parts import Name
 from rag_eval.core.records import (
     Because,
@@ -31,25 +33,23 @@ from rag_eval.core.records import (
     ShortText,
     Timestamp,
 )
+from rag_eval.core.settings import Settings
 from rag_eval.core.types import Level
 from rag_eval.corpus.masking import mask
-from rag_eval.gates.gate import (
-    Changes,
-    GateStatus,
-    NightDelta,
-    PreviousPart,
-    RunInputs,
-    StrategyInputs,
-)
-from rag_eval.gates.verdict import with_delta_s
+from rag_eval.gates import rollout
+from rag_eval.gates.gate import Changes, GateStatus, NightDelta, PreviousPart, RunInputs
+from rag_eval.gates.verdict import higher_is_better, required_failures, with_delta_s
+from rag_eval.gold.configuration import gold_set_name
 from rag_eval.measures.intervals import COMPARED, delta_of, paired_comparison
 from rag_eval.measures.overlap import NamedGold, SharedGold
-from rag_eval.measures.ranking import machine_name
+from rag_eval.measures.ranking import find_machine_name, machine_name
 from rag_eval.measures.run_scores import GoldArrays
-from rag_eval.reporting.report import REPORT_FILE, Report, dumps, read_object, whole_report
+from rag_eval.measures.strategy_figures import Row, comparison_rows
+from rag_eval.reporting.report import Report, dumps, read_object, whole_report
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
-from rag_eval.storage.hashing import digest
-from rag_eval.storage.home import Home
+from rag_eval.storage.hashing import canonical_json, digest
+from rag_eval.storage.home import Home, open_home
+from rag_eval.storage.locks import WriteLock
 
 # ---- The record of a kept run.
 
@@ -64,10 +64,9 @@ class Recall(Estimate):
 
 
 class KeptRun(RunInputs):
-    """A run of a home, or a report alone.
+    """A run of a home. `artifacts` are the keys of its results by stage.
 
-    `artifacts` are the keys of its results by stage. `file` is None during the run, and `home` then
-    and for a report alone.
+    `file` and `home` are None during the run.
     """
 
     gold_set: Name
@@ -84,17 +83,10 @@ class KeptRun(RunInputs):
     file: Annotated[Path | None, Because("")]
     home: Annotated[InstanceOf[Home] | None, Because("")] = None
 
-    @property
-    def folder(self) -> Path | None:
-        """Folder of a report alone; None for a run of a home."""
-        alone = self.file is not None and self.file.stem != self.run_id
-        return self.file.parent if self.file is not None and alone else None
-
     def report(self) -> Report:
         """Read the report; raise InputError if the file was changed."""
         assert self.file is not None
-        content = read_object(self.file)
-        return whole_report(content if self.folder else content["report"], self.file)
+        return whole_report(read_object(self.file)["report"], self.file)
 
     def artifact(self, stage: str) -> Artifact | None:
         """Find the result of a stage; None when the run names no result or the result is gone."""
@@ -114,42 +106,19 @@ class KeptRun(RunInputs):
         return artifact
 
     def per_query(self) -> pd.DataFrame:
-        """Read the figures of every question, with delta_s for a run of a home.
-
-        Raises
-        ------
-        InputError
-            The figures are gone.
-        """
-        if self.folder is None:
-            per_run = self.stored("stability_measures").frame("per_run")
-            return with_delta_s(self.stored("ranking_measures").frame("per_query"), per_run)
-        return self._table("per-query")
+        """Read the figures of every question, with delta_s; raise InputError if they are gone."""
+        per_run = self.stored("stability_measures").frame("per_run")
+        return with_delta_s(self.stored("ranking_measures").frame("per_query"), per_run)
 
     def shared_gold(self) -> NamedGold:
         """Read which relevant documents the questions share; raise InputError if it is gone."""
-        if self.folder is None:
-            gold = self.stored("gold_variants")
-            names = gold.frame("queries", ["query_id"])["query_id"].tolist()
-            qrels, columns = gold.frame("qrels_document"), ["query_id", "item_id", "gain"]
-        else:
-            qrels, columns = self._table("qrels"), ["query_id", "docno", "relevance"]
-            names = self._table("questions")["query_id"].unique().tolist()
-        query, document, gain = (qrels[name] for name in columns)
-        relevant = (gain > 0).to_numpy()
-        row = pd.Index(names).get_indexer(pd.Index(query[relevant]))
-        shared = SharedGold.of_pairs(row, pd.factorize(document[relevant])[0], len(names))
-        return NamedGold(names, shared)
-
-    def _table(self, name: str) -> pd.DataFrame:
-        """Read a table of the run card beside a report."""
-        assert self.folder is not None
-        path = self.folder / f"{name}.parquet"
-        try:
-            return pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            message = f"The table {name} beside the report cannot be read."
-            raise InputError.of("run_incomplete", message, path, found=str(error)) from error
+        gold = self.stored("gold_variants")
+        names = gold.frame("queries", ["query_id"])["query_id"].tolist()
+        qrels = gold.frame("qrels_document")
+        qrels = qrels[qrels["gain"] > 0]
+        row = pd.Index(names).get_indexer(pd.Index(qrels["query_id"]))
+        document = pd.factorize(qrels["item_id"])[0]
+        return NamedGold(names, SharedGold.of_pairs(row, document, len(names)))
 
 
 def run_inputs(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,17 +143,11 @@ def run_inputs(report: Mapping[str, Any]) -> dict[str, Any]:
 def make_record(
     gold_set: str, artifacts: dict[str, str], report: Mapping[str, Any], file: Path | None = None
 ) -> KeptRun:
-    """Make the record of a run.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError, AttributeError, StopIteration
-        A value has a form that no run writes.
-    """
+    """Make the record of a run; raise an error of `_DAMAGES` for a value that no run writes."""
     index, level, primary = report["index"], report["evaluation"]["level"], report["strategy"]
     statuses = [gate["status"] for gate in report["gates"]]
-    measures = next(s["measures"] for s in report["strategies"] if s["name"] == primary)
-    recall = next(row for row in measures if (row["label"], row["level"]) == ("R@10", level))
+    measures = {entry["name"]: entry["measures"] for entry in report["strategies"]}[primary]
+    recall = {row["label"]: row for row in measures if row["level"] == level}["R@10"]
     columns = ("value", "ci_low", "ci_high", "n_scored")
     return KeptRun.model_validate(
         run_inputs(report)
@@ -206,7 +169,8 @@ def make_record(
 # ---- Storage of kept runs: write, list, find by name, and read.
 
 RUNS: Final = "runs"
-NOT_KEPT: Final = "not a complete kept run of this version"
+_DAMAGES: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""Errors of reading a file that another program changed."""
 
 
 def run_name(run_id: str) -> str:
@@ -239,8 +203,11 @@ def read_run(home: Home, run_id: str) -> KeptRun:
         path = home.fetch(run_name(run_id))
         state = path.stat()
         return _read(path, (state.st_mtime_ns, state.st_size)).model_copy(update={"home": home})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        place = f" at {_find_place(error)}" if isinstance(error, ValidationError) else ""
+    except _DAMAGES as error:
+        fields: list[object] = []
+        if isinstance(error, ValidationError):
+            fields = [part for part in error.errors()[0]["loc"] if part in KeptRun.model_fields]
+        place = f" at {'.'.join(map(str, fields))}" if fields else ""
         raise InputError.of(
             "run_unreadable",
             f"not a complete kept run of this version{place}; move it away",
@@ -249,40 +216,26 @@ def read_run(home: Home, run_id: str) -> KeptRun:
         ) from None
 
 
-def _find_place(error: ValidationError) -> str:
-    place = (str(part) for part in error.errors()[0]["loc"])
-    return ".".join(part for part in place if part in KeptRun.model_fields)
-
-
 @functools.lru_cache(maxsize=4096)
 def _read(path: Path, _state: tuple[int, int]) -> KeptRun:
     record = json.loads(path.read_text(encoding="utf-8"))
-    try:
-        run = make_record(record["gold_set"], record["artifacts"], record["report"], path)
-    except StopIteration:
-        raise ValueError("no measures of the primary strategy") from None
-    if run.run_id != path.stem or run.primary not in run.strategies:
+    run = make_record(record["gold_set"], record["artifacts"], record["report"], path)
+    if run.run_id != path.stem:
         raise ValueError("another run")
     return run
 
 
 def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
-    """Open a run of a home, or a report alone.
+    """Open a run of a home.
 
     `name` is the id of a run or its start, `latest` or `previous` among the runs of `gold_set` (of
-    all gold sets without it), the name of a gold set for its newest run, or the path of a report or
-    of its folder.
+    all gold sets without it), or the name of a gold set for its newest run.
 
     Raises
     ------
     InputError
         No run or several runs have this name, or the run cannot be read.
     """
-    path = Path(name)
-    if name and (path.suffix == ".json" or (path / REPORT_FILE).is_file()):
-        path = path / REPORT_FILE if path.is_dir() else path
-        report = whole_report(read_object(path), path)
-        return make_record(report.gold.name, {}, report.dump(), path.absolute())
     age = {"latest": 0, "previous": 1}.get(name)
     if age is not None:
         runs = list(itertools.islice(readable_runs(home, gold_set), age, age + 1))
@@ -308,10 +261,7 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
 
 
 def readable_runs(home: Home, gold_set: str | None = None, before: str = "~") -> Iterator[KeptRun]:
-    """Yield the runs of a gold set with ids before `before`, newest first.
-
-    Runs that cannot be read are left out. Without a gold set, yields the runs of all.
-    """
+    """Yield the readable runs of a gold set, or of all, with ids before `before`, newest first."""
     for run_id in run_ids(home)[::-1]:
         if run_id < before:
             with contextlib.suppress(InputError):
@@ -320,57 +270,7 @@ def readable_runs(home: Home, gold_set: str | None = None, before: str = "~") ->
                     yield run
 
 
-MAX_NAMED: Final = 5
-
-
-def changes(before: RunInputs, now: RunInputs) -> Changes:
-    """Describe the changed inputs of the figures of two runs: code -> sentence."""
-    both = sorted(before.strategies.keys() & now.strategies.keys())
-    pairs: dict[str, tuple[StrategyInputs, StrategyInputs]] = {
-        name: (before.strategies[name], now.strategies[name]) for name in both
-    }
-    indexed = [name for name, (old, new) in pairs.items() if old.index_hash != new.index_hash]
-    configured = [
-        name for name, (old, new) in pairs.items() if old.configuration != new.configuration
-    ]
-    settings = "the level, cutoffs, depth, primary strategy, seeds or the target of the miss rate"
-    parts = [settings] if before.settings != now.settings else []
-    parts += [_name_some("strategies", configured)] if configured else []
-    others = (
-        ("new strategies:", sorted(now.strategies.keys() - before.strategies.keys())),
-        ("strategies no longer there:", sorted(before.strategies.keys() - now.strategies.keys())),
-    )
-    changed: Changes = {}
-    if before.gold_hash != now.gold_hash:
-        old_gold, new_gold = before.gold_hash[:12], now.gold_hash[:12]
-        changed["gold_changed"] = f"the gold differs: {old_gold} before, {new_gold} now"
-    if before.chunks_hash != now.chunks_hash:
-        old_chunks, new_chunks = before.chunks_hash[:12], now.chunks_hash[:12]
-        changed["chunks_changed"] = f"the chunks differ: {old_chunks} before, {new_chunks} now"
-    if indexed:
-        changed["index_changed"] = f"the index differs {_name_some('of', indexed)}"
-    if parts:
-        changed["configuration_changed"] = f"configured otherwise: {'; '.join(parts)}"
-    if before.strategies.keys() != now.strategies.keys():
-        changed["strategies_changed"] = "; ".join(_name_some(*row) for row in others if row[1])
-    if before.code != now.code:
-        changed["code_changed"] = (
-            "the code differs: another version of rag_eval or of the libraries underneath"
-        )
-    return changed
-
-
-def are_comparable(changed: Changes) -> bool:
-    """Check whether two runs measured the same thing. A change of code does not matter."""
-    return changed.keys() <= {"code_changed"}
-
-
-def _name_some(what: str, names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return f"{what} {', '.join(names[:MAX_NAMED])}{more}"
-
-
-# ---- The part `previous` of a report.
+# ---- The previous run: what changed since, and the differences of the figures.
 
 NO_PREVIOUS: Final = "no run of this gold set is kept from before"
 GOLD_DIFFERS: Final = (
@@ -380,32 +280,78 @@ GOLD_DIFFERS: Final = (
 GONE: Final = "the per-query figures of the previous run are gone from the home, or damaged"
 NONE_IN_COMMON: Final = "the two have no strategy in common"
 NOT_PAIRED: Final = "no question was scored in both runs"
+MAX_NAMED: Final = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Previous:
-    """The last kept run before this one, with the changed inputs since.
+def changes(before: RunInputs, now: RunInputs) -> Changes:
+    """Describe the changed inputs of the figures of two runs: code -> sentence."""
+    pairs = {
+        name: (before.strategies[name], now.strategies[name])
+        for name in sorted(before.strategies.keys() & now.strategies.keys())
+    }
+    indexed = [name for name, (old, new) in pairs.items() if old.index_hash != new.index_hash]
+    configured = [
+        name for name, (old, new) in pairs.items() if old.configuration != new.configuration
+    ]
+    settings = "the level, cutoffs, depth, primary strategy, seeds or the target of the miss rate"
+    parts = [settings] if before.settings != now.settings else []
+    parts += [f"strategies {_list_names(configured)}"] if configured else []
+    added, gone = (
+        sorted(one.strategies.keys() - other.strategies.keys())
+        for one, other in ((now, before), (before, now))
+    )
+    others = [f"new strategies: {_list_names(added)}"] if added else []
+    others += [f"strategies no longer there: {_list_names(gone)}"] if gone else []
+    changed: Changes = {}
+    if before.gold_hash != now.gold_hash:
+        old_gold, new_gold = before.gold_hash[:12], now.gold_hash[:12]
+        changed["gold_changed"] = f"the gold differs: {old_gold} before, {new_gold} now"
+    if before.chunks_hash != now.chunks_hash:
+        old_chunks, new_chunks = before.chunks_hash[:12], now.chunks_hash[:12]
+        changed["chunks_changed"] = f"the chunks differ: {old_chunks} before, {new_chunks} now"
+    if indexed:
+        changed["index_changed"] = f"the index differs of {_list_names(indexed)}"
+    if parts:
+        changed["configuration_changed"] = f"configured otherwise: {'; '.join(parts)}"
+    if others:
+        changed["strategies_changed"] = "; ".join(others)
+    if before.code != now.code:
+        changed["code_changed"] = (
+            "the code differs: another version of rag_eval or of the libraries underneath"
+        )
+    return changed
 
-    `means` are its figures in the form of `means_by_query` for the strategies of this run. They
-    are None when no figures can be paired, for `reason`.
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"
+
+
+class Previous(NamedTuple):
+    """The last kept run before this one: part `previous` of the report, and its figures.
+
+    `means` has the form of `means_by_query` for the strategies of this run. It is None when no
+    figures can be paired.
     """
 
-    run: KeptRun
-    changes: Changes
+    part: PreviousPart
     means: FloatArray | None
-    reason: str
 
 
-def find_previous(home: Home, now: KeptRun, gold: GoldArrays) -> Previous | None:
-    """Read the last run of the gold set before this one; None without one.
+def find_previous(
+    home: Home, now: KeptRun, gold: GoldArrays, per_query: pd.DataFrame
+) -> Previous | None:
+    """Compare this run with the last run of the gold set before it; None without one.
 
-    Runs with a later date come from a wrong clock and are left out.
+    `gold` and `per_query` are of this run. Runs with a later date come from a wrong clock and are
+    left out.
     """
     before = next(readable_runs(home, now.gold_set, before=now.run_id), None)
     if before is None:
         return None
-    names = list(now.strategies)
-    means, reason, ranking = None, "", before.artifact("ranking_measures")
+    names, queries = list(now.strategies), gold.queries["query_id"].tolist()
+    means, reason, deltas = None, "", None
+    ranking = before.artifact("ranking_measures")
     if before.gold_hash != now.gold_hash:
         reason = GOLD_DIFFERS
     elif before.strategies.keys().isdisjoint(names):
@@ -414,31 +360,24 @@ def find_previous(home: Home, now: KeptRun, gold: GoldArrays) -> Previous | None
         reason = GONE
     else:
         try:
-            queries = gold.queries["query_id"].tolist()
             means = means_by_query(ranking.frame("per_query"), names, queries, now.level)
-        except (InputError, OSError, ValueError, KeyError, TypeError, NotImplementedError):
+        except (InputError, NotImplementedError, *_DAMAGES):
             reason = GONE
-    return Previous(before, changes(before, now), means, reason)
-
-
-def previous_part(
-    previous: Previous, now: KeptRun, gold: GoldArrays, per_query: pd.DataFrame
-) -> PreviousPart:
-    """Compare this run with the previous run; `gold` and `per_query` are of this run."""
-    deltas, run = None, previous.run
-    if previous.means is not None:
-        names, queries = list(now.strategies), gold.queries["query_id"].tolist()
-        values = means_by_query(per_query, names, queries, now.level)
-        rows = _deltas(names, values, previous.means, gold.shared)
-        deltas = [row for row in rows if row.strategy in run.strategies]
-    return PreviousPart(
-        run_id=run.run_id,
-        timestamp=run.timestamp,
-        comparable=are_comparable(previous.changes),
-        changes=previous.changes,
+    if means is not None:
+        rows = _deltas(
+            names, means_by_query(per_query, names, queries, now.level), means, gold.shared
+        )
+        deltas = [row for row in rows if row.strategy in before.strategies]
+    changed = changes(before, now)
+    part = PreviousPart(
+        run_id=before.run_id,
+        timestamp=before.timestamp,
+        comparable=changed.keys() <= {"code_changed"},
+        changes=changed,
         deltas=deltas,
-        why={} if deltas is not None else {"deltas": previous.reason},
+        why={} if deltas is not None else {"deltas": reason},
     )
+    return Previous(part, means)
 
 
 def _deltas(
@@ -461,16 +400,11 @@ def means_by_query(
 ) -> FloatArray:
     """Average each compared measure inside each question: float64 [n_queries, 3 x n_strategies].
 
-    A question that a strategy was not scored on is NaN.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError, NotImplementedError
-        The frame does not hold figures by question.
+    A question that a strategy was not scored on is NaN. Raises an error of `_DAMAGES` if the frame
+    does not hold figures by question.
     """
     columns = [machine_name(label) for label in COMPARED]
-    frame = frame[frame["level"] == level]
-    by_query = frame.groupby(["strategy", "query_id"])[columns].mean()
+    by_query = frame[frame["level"] == level].groupby(["strategy", "query_id"])[columns].mean()
     parts = [
         by_query.reindex(pd.MultiIndex.from_product([[name], queries])).to_numpy(dtype=np.float64)
         for name in names
@@ -479,3 +413,220 @@ def means_by_query(
     if ((values < 0) | (values > 1)).any():
         raise ValueError("values outside 0 to 1")
     return values
+
+
+# ---- Comparison of two runs of the same gold, by question.
+
+
+def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
+    """Compare two runs: differences of their inputs, and paired differences a - b of their figures.
+
+    The rows are Holm-adjusted over all strategies that both runs have.
+
+    Raises
+    ------
+    InputError
+        The runs have different gold, they share no strategy, or their figures by question are gone.
+    """
+    if a.gold_hash != b.gold_hash:
+        raise InputError.of(
+            "gold_differs",
+            "the runs were judged by different gold, so their figures cannot be paired",
+            field="gold.hash",
+            found=f"{a.gold_set} {a.gold_hash[:12]} and {b.gold_set} {b.gold_hash[:12]}",
+            accepted="two runs of the same gold hash",
+        )
+    names = [name for name in a.strategies if name in b.strategies]
+    if not names:
+        raise InputError.of(
+            "nothing_to_compare", "the runs have no strategy in common", field="strategies"
+        )
+    frames = a.per_query(), b.per_query()
+    queries, pairs = sorted(frames[0]["query_id"].unique()), []
+    gold = a.shared_gold().of(queries)
+    for name in names:
+        left, right = (means_by_query(frame, [name], queries, a.level) for frame in frames)
+        pairs.append((f"{name} (a)", f"{name} (b)", paired_comparison(left, right, gold)))
+    earlier, later = sorted((a, b), key=lambda run: run.run_id)
+    notes = [f"DIFFERENT: {sentence}" for sentence in changes(earlier, later).values()]
+    return notes, comparison_rows(pairs, a.level)
+
+
+# ---- Baselines in the home: records that name kept runs, which `rag-eval clean` then keeps.
+
+HISTORY: Final = "accepted.jsonl"
+MENDED_BY_ACCEPTING: Final = frozenset({"no_baseline", "gold_differs", "strategy_missing"})
+"""Reasons of the regression gate that disappear when a person accepts a run."""
+
+
+class Acceptance(BaseModel):
+    """One acceptance of a run: the run, the person and the reason."""
+
+    run_id: str
+    accepted_at: str
+    who: str
+    why: str
+    forced: bool
+    failed_gates: list[str]
+
+
+class Baseline(NamedTuple):
+    """An accepted run with its figures by question."""
+
+    run: KeptRun
+    per_query: pd.DataFrame
+
+
+def accept_baseline(
+    settings: Settings, name: str, who: str, why: str, *, gold_set: str, force: bool = False
+) -> Acceptance:
+    """Accept a run as the baseline of its gold set. Earlier acceptances stay in the history.
+
+    `name` is a name as in `open_run`. With `force`, a run is accepted even if a required gate did
+    not pass; the record names the gates.
+
+    Raises
+    ------
+    InputError
+        There is no such run, its artifacts are gone, or a required gate did not pass.
+    """
+    who, why = check_decision(who, why)
+    home = open_home(settings)
+    with WriteLock(settings, gold_set) as lock:
+        run = open_run(home, name, gold_set)
+        failed = required_failures(
+            gate
+            for gate in run.report().gates
+            if gate.gate != "regression" or gate.reason_code not in MENDED_BY_ACCEPTING
+        )
+        if failed and not force:
+            raise InputError.of(
+                "gates_failed",
+                "required gates of this run did not pass",
+                field="RUN",
+                found=", ".join(failed),
+                accepted="a run that passed, or --force, which the record will say",
+            )
+        record = Acceptance(
+            run_id=run.run_id,
+            accepted_at=f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
+            who=who,
+            why=why,
+            forced=bool(failed),
+            failed_gates=failed,
+        )
+        run.per_query()  # refuses a run that later runs cannot be compared with
+        history = _history(run.gold_set)
+        lock.check()
+        before = home.read(history) if home.has(history) else b""
+        home.write(history, before + f"{canonical_json(record.model_dump())}\n".encode())
+    return record
+
+
+def acceptances(home: Home, gold_set: str) -> list[Acceptance]:
+    """Read every acceptance of a gold set, oldest first.
+
+    Raises InputError (`baseline_damaged`) if another program changed the history.
+    """
+    history = _history(gold_set)
+    if not home.has(history):
+        return []
+    records = []
+    lines = home.read(history).decode().removesuffix("\n").split("\n")
+    for place, line in enumerate(lines, start=1):
+        try:
+            records.append(Acceptance.model_validate_json(line))
+        except ValidationError as error:
+            raise InputError.of(
+                "baseline_damaged",
+                "changed after its acceptance; remove the file and accept a run again",
+                file=home.address_of(history),
+                line=place,
+                found=error.errors()[0]["msg"],
+                accepted="what rag-eval gate --accept wrote",
+            ) from error
+    return records
+
+
+def load_baseline(home: Home, gold_set: str) -> Baseline | None:
+    """Read the last accepted run; None without one.
+
+    Raises InputError if the run, its report or one of its results is gone or changed.
+    """
+    records = acceptances(home, gold_set)
+    if not records:
+        return None
+    run = open_run(home, records[-1].run_id, gold_set)
+    run.report()  # refuses a changed report
+    return Baseline(run, run.per_query())
+
+
+def _history(gold_set: str) -> str:
+    return f"baselines/{gold_set_name(gold_set)}/{HISTORY}"
+
+
+# ---- The rollout decision from a kept run.
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """A decision, and the run and strategies that it is about."""
+
+    run: KeptRun
+    base: str
+    measure: str
+    decision: rollout.Decision
+
+
+def decide_rollout(
+    home: Home,
+    gold_set: str,
+    candidate: str,
+    *,
+    against: str | None = None,
+    run: str = "latest",
+    measure: str = "recall_at_10",
+) -> Rollout:
+    """Decide about a candidate from a run in which both strategies answered the same questions.
+
+    Parameters
+    ----------
+    home, gold_set, run
+        Home and gold set of the stored run, and its id, `latest` or `previous`.
+    candidate, against
+        Strategies of the run. Default of `against`: the first other strategy of the gold set.
+    measure
+        A ranking measure such as recall_at_10 or R@10, or delta_s.
+
+    Raises
+    ------
+    InputError
+        There is no such run, strategy or measure, or the run's artifacts are gone.
+    """
+    measure = find_machine_name(measure)
+    stored = open_run(home, run, gold_set)
+    rows = stored.per_query()
+    measures = rows.select_dtypes("number").columns.difference(["seed"]).tolist()
+    names = list(stored.strategies)
+    others = [name for name in names if name != candidate]
+    base = against or next(iter(others), candidate)
+    for field, value, choices in (
+        ("CANDIDATE", candidate, names),
+        ("--against", base, others),
+        ("--measure", measure, measures),
+    ):
+        if value not in choices:
+            message, accepted = "the run does not allow this", ", ".join(choices)
+            raise InputError.of(
+                "bad_arguments", message, field=field, found=value, accepted=accepted
+            )
+    rows = rows[(rows["level"] == stored.level) & rows["strategy"].isin([base, candidate])]
+    values = rows.pivot_table(measure, "query_id", "strategy", "mean", dropna=False)
+    values = values.reindex(columns=[base, candidate])
+    decision = rollout.decide(
+        values[base],
+        values[candidate],
+        stored.shared_gold().of(values.index.tolist()),
+        higher_is_better=higher_is_better(measure),
+    )
+    return Rollout(stored, base, measure, decision)

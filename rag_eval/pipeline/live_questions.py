@@ -19,12 +19,10 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.index import CorpusIndex
+from rag_eval.pipeline.index import CorpusIndex, measure_coverage, open_index
 from rag_eval.pipeline.miss_rate_stages import MAX_GAPS, MissRateClaims, RetrievalSignals
-from rag_eval.pipeline.open_strategies import open_index
 from rag_eval.pipeline.runner import Node
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.pipeline.uncertain import measure_coverage
 from rag_eval.retrieval.outside import QueryError
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy

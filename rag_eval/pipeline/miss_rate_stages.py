@@ -16,14 +16,17 @@ import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import CLAIMS
-from rag_eval.core.records import Absent
+from rag_eval.core.records import Absent as AbsentPart
+from rag_eval.core.records import Figure
 from rag_eval.gold.files import ORIGINAL
-from rag_eval.measures.run_scores import judge_runs
-from rag_eval.pipeline.answer_stages import AnswerSet
+from rag_eval.measures.intervals import aggregate
+from rag_eval.measures.overlap import NamedGold
+from rag_eval.measures.run_scores import figure_of, judge_runs
+from rag_eval.pipeline.answer_stages import NO_ANSWERS, AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
-from rag_eval.pipeline.index import CorpusIndex
-from rag_eval.pipeline.measure_stages import NO_ANSWERS, AnswerMeasures
-from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
+from rag_eval.pipeline.exports import UNCERTAIN_FILE, StatedRetrievals, uncertain_retrievals
+from rag_eval.pipeline.index import CorpusIndex, chosen_kinds, measure_coverage, open_index
+from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs
 from rag_eval.pipeline.runner import (
     WHOLE,
     Result,
@@ -34,26 +37,10 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
-from rag_eval.pipeline.runs import ScoredRuns, StrategyRun, score_runs
-from rag_eval.pipeline.uncertain import (
-    UNCERTAIN_FILE,
-    StatedRetrievals,
-    compress,
-    measure_coverage,
-    summarize_answers,
-    write_lines,
-)
-from rag_eval.uncertainty.calibration import (
-    GoldQuestions,
-    StrategyFacts,
-    calibrate_strategy,
-)
-from rag_eval.uncertainty.calibrators import (
-    Outcomes,
-    find_accepted,
-    strategy_fingerprint,
-)
+from rag_eval.uncertainty.calibration import GoldQuestions, StrategyFacts, calibrate_strategy
+from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
 from rag_eval.uncertainty.claims import (
+    MIN_MISSED,
     QRELS,
     AnswerGold,
     AnswerWorth,
@@ -67,12 +54,14 @@ from rag_eval.uncertainty.claims import (
     weigh_answers,
 )
 from rag_eval.uncertainty.comparing import compare_stated, observe_misses
+from rag_eval.uncertainty.confidence import Absent, effective
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.heuristic import signal_frame
 from rag_eval.uncertainty.iterative import account_for_rounds, semantic_gaps
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
+    AnswerConfidences,
     CalibrationPart,
     StrategyCalibration,
     UncertaintyPart,
@@ -94,19 +83,28 @@ from rag_eval.uncertainty.traffic import (
     estimate_traffic,
 )
 
+
+def _of_strategy(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Select the rows of one strategy."""
+    return frame[frame["strategy"] == name].reset_index(drop=True)
+
+
 # ---- Stage: signals of a miss in every ranking, before any outcome is known.
 
-MAX_GAPS = 5
+MAX_GAPS: Final = 5
 """Largest number of semantic gaps of a retrieval. The most severe ones stay."""
+_GAP_COLUMNS: Final = ["strategy", "variant", "seed", "description", "severity", "mitigation"]
 
 
 @dataclasses.dataclass(frozen=True)
 class SignalFacts:
-    """Fingerprint of a strategy, and facts on its signals."""
+    """Fingerprint of a strategy, and facts on its signals.
+
+    Semantic gaps need retrieved units that are chunks.
+    """
 
     fingerprint: str
     has_gaps: bool
-    """Whether semantic gaps were computed. They need retrieved units that are chunks."""
     traffic: TrafficFacts
 
 
@@ -126,29 +124,23 @@ class RetrievalSignals(Result):
 
     def signals_of(self, name: str) -> pd.DataFrame:
         """Return the signals of one strategy."""
-        return of_strategy(self.signals, name).reset_index(drop=True)
-
-    def traffic_of(self, name: str) -> pd.DataFrame:
-        """Return the claims of production traffic of one strategy."""
-        return of_strategy(self.traffic, name).reset_index(drop=True)
+        return _of_strategy(self.signals, name)
 
     def unlabelled(self, name: str) -> FloatArray:
         """Return the signals of all known queries, float64 [n, p], as the base of z-scores."""
-        of_gold, traffic = self.signals_of(name).query("not failed"), self.traffic_of(name)
-        return np.vstack([part[list(SIGNALS)].to_numpy() for part in (of_gold, traffic)])
+        of_gold, traffic = self.signals_of(name).query("not failed"), self.traffic
+        parts = (of_gold, _of_strategy(traffic, name))
+        return np.vstack([part[list(SIGNALS)].to_numpy() for part in parts])
 
 
-def of_strategy(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Select the rows of one strategy."""
-    return frame[frame["strategy"] == name]
+def _fingerprint(work: Work, run: StrategyRun) -> str:
+    spec = work.config.strategy(run.about.name)
+    return strategy_fingerprint(work.config, spec, run.about.index_hash)
 
 
-def _identify_traffic(
-    work: Work, runs: Mapping[str, StrategyRun], corpus_index: CorpusIndex, **_: Result
-) -> object:
+def _identify_traffic(work: Work, runs: Mapping[str, StrategyRun], **_: Result) -> object:
     """Identify the imported claims of every strategy."""
-    del corpus_index
-    outcomes = Outcomes(work.evaluation.settings)
+    outcomes = Outcomes(work.settings)
     if outcomes.store is None:
         return outcomes.fault
     claims = TrafficStore(outcomes.store.sql)
@@ -157,11 +149,6 @@ def _identify_traffic(
         name: [claim.claim_id for claim in claims.claims(strategy_fingerprint=fingerprint)]
         for name, fingerprint in prints.items()
     }
-
-
-def _fingerprint(work: Work, run: StrategyRun) -> str:
-    spec = work.config.strategy(run.about.name)
-    return strategy_fingerprint(work.config, spec, run.about.index_hash)
 
 
 @Stage(
@@ -207,13 +194,9 @@ def collect_signals(
 
 
 def _signal_rows(runs: ScoredRuns, name: str, seed: int, batch: RankedBatch) -> pd.DataFrame:
-    k, failed = runs.config.uncertainty.k, runs.runs[name].failed
-    broken = np.zeros(len(batch), dtype=bool)
+    failed, broken = runs.runs[name].failed, np.zeros(len(batch), dtype=bool)
     broken[failed.loc[failed["seed"] == seed, "variant"].to_numpy()] = True
-    return signal_frame(batch, k, name, seed, broken)[runs.ran(name)]
-
-
-_GAP_COLUMNS: Final = ["strategy", "variant", "seed", "description", "severity", "mitigation"]
+    return signal_frame(batch, runs.config.uncertainty.k, name, seed, broken)[runs.ran(name)]
 
 
 def _gap_rows(
@@ -228,16 +211,12 @@ def _gap_rows(
     ]
 
 
-# ---- Claims of production traffic: search each question again for its signals.
-
-
 def _count_traffic(
     work: Work, runs: ScoredRuns, opened: OpenIndex, name: str, fingerprint: str
 ) -> tuple[pd.DataFrame, TrafficFacts]:
     """Search the questions of imported claims again; return the counted claims with signals."""
-    store, spec = Outcomes(work.evaluation.settings).store, runs.spec(name)
-    claims, reason = list[Claim](), ""
-    if spec.own_units:
+    store, claims, reason = Outcomes(work.settings).store, list[Claim](), ""
+    if runs.spec(name).own_units:
         reason = "an external retriever is not asked again"
     elif store is None:
         reason = "the table of claims cannot be read"
@@ -258,28 +237,23 @@ class MissRateClaims(Result):
 
     def claims_of(self, name: str) -> pd.DataFrame:
         """Return the claims of one strategy, in the order of its signals."""
-        return of_strategy(self.claims, name).reset_index(drop=True)
+        return _of_strategy(self.claims, name)
 
 
-def _identify_sources(work: Work, retrieval_signals: RetrievalSignals, **_: object) -> object:
-    """Identify accepted calibrators, and the judged questions that histories are made of."""
-    return [_outcomes_now(work, retrieval_signals), _accepted_now(work, retrieval_signals)]
-
-
-def _outcomes_now(work: Work, retrieval_signals: RetrievalSignals) -> list[object]:
-    """Identify the outcomes of every strategy."""
+def _identify_outcomes(work: Work, retrieval_signals: RetrievalSignals, **_: object) -> object:
+    """Identify the outcomes of every strategy that the table holds."""
     prints = [facts.fingerprint for facts in retrieval_signals.about.values()]
-    return Outcomes(work.evaluation.settings).state(prints)
+    return Outcomes(work.settings).state(prints)
 
 
-def _accepted_now(work: Work, retrieval_signals: RetrievalSignals) -> dict[str, list[str]]:
-    """Identify the accepted calibrator of every strategy, with its status."""
-    home = work.evaluation.home
-    in_use = {
-        name: find_accepted(home, work.config, name, facts.fingerprint)
+def _identify_sources(work: Work, retrieval_signals: RetrievalSignals, **_: object) -> list[object]:
+    """Identify accepted calibrators with their status, and the outcomes of judged questions."""
+    accepted = {
+        name: find_accepted(work.evaluation.home, work.config, name, facts.fingerprint)
         for name, facts in retrieval_signals.about.items()
     }
-    return {name: [accepted.calibrator_id, accepted.status] for name, accepted in in_use.items()}
+    calibrators = {name: [each.calibrator_id, each.status] for name, each in accepted.items()}
+    return [_identify_outcomes(work, retrieval_signals), calibrators]
 
 
 @Stage(
@@ -301,7 +275,7 @@ def state_miss_rates(
 
     Without an accepted calibrator, the prior or the uncalibrated heuristic states it.
     """
-    parts, sources, outcomes = [], {}, Outcomes(work.evaluation.settings)
+    parts, sources, outcomes = [], {}, Outcomes(work.settings)
     with work.progress.step("Stating miss rates", len(runs), "strategies") as advance:
         for name, facts in retrieval_signals.about.items():
             fingerprint = facts.fingerprint
@@ -310,13 +284,12 @@ def state_miss_rates(
                 work.config, name, accepted, fingerprint, retrieval_signals.unlabelled(name)
             )
             frame, body = retrieval_signals.signals_of(name), accepted.usable
-            variants = gold_variants.variants.iloc[frame["variant"].to_numpy()]
             claims = state_rates(
                 work.config.uncertainty,
                 sources[name],
                 model,
                 frame,
-                variants,
+                gold_variants.variants.iloc[frame["variant"].to_numpy()],
                 judged=outcomes.judged_texts(work.config, fingerprint, gold_variants.queries),
                 group_at_fit={} if body is None else body.group_of_query,
             )
@@ -342,12 +315,7 @@ class RetrievalOutcomes(Result):
 
     def judged_of(self, name: str) -> pd.DataFrame:
         """Return the judged claims of one strategy."""
-        return of_strategy(self.judged, name)
-
-
-def _identify_outcomes(work: Work, retrieval_signals: RetrievalSignals, **_: object) -> object:
-    """Identify the outcomes that the table holds."""
-    return _outcomes_now(work, retrieval_signals)
+        return _of_strategy(self.judged, name)
 
 
 @Stage(
@@ -358,7 +326,6 @@ def _identify_outcomes(work: Work, retrieval_signals: RetrievalSignals, **_: obj
     outside=_identify_outcomes,
     live=True,
     columns=RETRIEVAL_OUTCOMES,
-    kinds=("sql",),
 )
 def record_outcomes(
     work: Work,
@@ -375,7 +342,7 @@ def record_outcomes(
     another seed is nearly the same retrieval, so its outcome would only repeat the first.
     """
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    outcomes, because = Outcomes(work.evaluation.settings), f"gold {gold_variants.about.hash[:16]}"
+    outcomes, because = Outcomes(work.settings), f"gold {gold_variants.about.hash[:16]}"
     counts, parts, spec = {}, [], work.config.uncertainty
     with work.progress.step("Recording outcomes", len(runs), "strategies") as advance:
         for name in scored.names:
@@ -386,7 +353,7 @@ def record_outcomes(
             missed = values.loc[pd.MultiIndex.from_frame(frame[["variant", "seed"]])].to_numpy()
             first = (frame["seed"] == scored.first_seed(name)).to_numpy()
             counted = ~np.isnan(missed) & ~frame["failed"].to_numpy() & first
-            outcome_rows, added = claims.assign(missed=missed == 1)[counted], 0
+            outcome_rows, added, n_before = claims.assign(missed=missed == 1)[counted], 0, 0
             if outcomes.store is not None:
                 added = record_judged(
                     outcomes.store,
@@ -396,12 +363,13 @@ def record_outcomes(
                     fingerprint=retrieval_signals.about[name].fingerprint,
                     because=because,
                 )
+                n_before = len(outcome_rows) - added
             counts[name] = AddedOutcomes(
                 n_claims=len(claims),
                 n_judged=len(outcome_rows),
                 n_missed=int(outcome_rows["missed"].sum()),
                 added=added,
-                already_there=0 if outcomes.store is None else len(outcome_rows) - added,
+                already_there=n_before,
             )
             parts.append(outcome_rows[["strategy", "claim_id", "query_id", "missed"]])
             advance(1)
@@ -417,17 +385,11 @@ def record_outcomes(
 
 
 class MissRateCalibration(Result):
-    """The calibration of every strategy on the outcomes so far.
+    """The calibration of every strategy on the outcomes so far: part `calibration.strategies`.
 
-    Attributes
-    ----------
-    strategies
-        Part `calibration.strategies` of the report.
-    predictions
-        Outcomes of the fit: strategy, claim_id, missed, predicted (out of fold), group_id.
-    traffic
-        Claims of production traffic: strategy, claim_id, query_id, group_id, and the prediction
-        of models that did not see their group; NaN without a model.
+    `predictions` has the outcomes of the fit: strategy, claim_id, missed, predicted (out of fold),
+    group_id. `traffic` has the claims of production traffic: strategy, claim_id, query_id,
+    group_id, and the prediction of models that did not see their group; NaN without a model.
     """
 
     shown = ("strategies",)
@@ -440,22 +402,23 @@ def _identify_calibration(
     work: Work, retrieval_signals: RetrievalSignals, runs: Mapping[str, StrategyRun], **_: object
 ) -> object:
     """Identify outcomes, accepted calibrators, and the day where outcomes may grow too old."""
-    evaluation, facts = work.evaluation, retrieval_signals.about.values()
-    grow_old = Outcomes(evaluation.settings).grow_old([its.fingerprint for its in facts])
-    steering = {
-        name: steering_calibrator(
-            evaluation.home, work.config, spec, runs[spec.base_name].about.index_hash
-        )
-        for name in runs
-        if (spec := work.config.strategy(name)).base_name is not None
-    }
+    prints = [facts.fingerprint for facts in retrieval_signals.about.values()]
+    grow_old = Outcomes(work.settings).grow_old(prints)
     return {
-        "outcomes": _outcomes_now(work, retrieval_signals),
+        "sources": _identify_sources(work, retrieval_signals),
         "day": dt.datetime.now(dt.UTC).date().isoformat() if grow_old else "",
-        "accepted": _accepted_now(work, retrieval_signals),
-        "steering": steering,
-        "partial": evaluation.partial,
+        "steering": {name: _steering_now(work, runs, name) for name in runs},
+        "partial": work.evaluation.partial,
     }
+
+
+def _steering_now(work: Work, runs: Mapping[str, StrategyRun], name: str) -> str | None:
+    """Return the calibrator that would steer the rounds of a strategy now; None without a base."""
+    spec = work.config.strategy(name)
+    if spec.base_name is None:
+        return None
+    index_hash = runs[spec.base_name].about.index_hash
+    return steering_calibrator(work.evaluation.home, work.config, spec, index_hash)
 
 
 @Stage(
@@ -465,7 +428,6 @@ def _identify_calibration(
     reads=WHOLE,
     outside=_identify_calibration,
     live=True,
-    kinds=("json", "sql"),
 )
 def calibrate_miss_rates(
     work: Work,
@@ -482,7 +444,7 @@ def calibrate_miss_rates(
     The status decides whether later runs use it. Fits to equal outcomes are reused.
     """
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
-    outcomes, results = Outcomes(work.evaluation.settings), {}
+    outcomes, results = Outcomes(work.settings), {}
     judgements, evaluation = gold_variants.qrels_document, work.evaluation
     spec = work.config.uncertainty
     documents = judgements.loc[judgements["gain"] > 0, ["query_id", "item_id"]]
@@ -490,20 +452,23 @@ def calibrate_miss_rates(
     with work.progress.step("Calibrating miss rates", len(runs), "strategies") as advance:
         # Bases come first, because their calibrators steer iterative strategies.
         for name in sorted(scored.names, key=lambda each: scored.spec(each).base_name is not None):
+            steering = _steering_now(work, runs, name)
             results[name] = calibrate_strategy(
                 StrategyFacts(
                     series=Series(work.config.name, name, spec.target, spec.k),
                     fingerprint=retrieval_signals.about[name].fingerprint,
                     signals=retrieval_signals.signals_of(name),
                     claims=miss_rate_claims.claims_of(name),
-                    traffic=retrieval_signals.traffic_of(name),
+                    traffic=_of_strategy(retrieval_signals.traffic, name),
                     judged=frozenset(retrieval_outcomes.judged_of(name)["claim_id"]),
                     unlabelled=retrieval_signals.unlabelled(name),
                     questions=_questions(scored, name),
                     prior=prior_of(work.config, name),
                     checked_together=len(scored.names),
                     stale_after_days=spec.stale_after_days,
-                    base_changes=_base_changes(work, scored, name),
+                    base_changes=None
+                    if steering is None
+                    else steering != runs[name].about.steered_by,
                     identity=[runs[name].id, gold_variants.id, work.config.level],
                 ),
                 gold,
@@ -519,17 +484,6 @@ def calibrate_miss_rates(
         predictions=pd.concat([result.predictions for result in ordered], ignore_index=True),
         traffic=pd.concat([result.traffic for result in ordered], ignore_index=True),
     )
-
-
-def _base_changes(work: Work, runs: ScoredRuns, name: str) -> bool | None:
-    """Tell whether the base has another calibrator than the one that steered; None without base."""
-    spec = runs.spec(name)
-    if spec.base_name is None:
-        return None
-    now = steering_calibrator(
-        work.evaluation.home, work.config, spec, runs.about(spec.base_name).index_hash
-    )
-    return now != runs.about(name).steered_by
 
 
 def _questions(runs: ScoredRuns, name: str) -> Questions | None:
@@ -550,13 +504,9 @@ class CalibratedMissRates(Result):
     """The parts `uncertainty` and `calibration` of the report, and a file with every retrieval."""
 
     shown = ("uncertainty", "calibration")
-    uncertainty: UncertaintyPart = json_part()
-    calibration: CalibrationPart = json_part()
+    uncertainty: UncertaintyPart = json_part(report="uncertainty")
+    calibration: CalibrationPart = json_part(report="calibration")
     lines: bytes | Path = file_part(UNCERTAIN_FILE)
-
-    def report_part(self, _: Work) -> dict[str, object]:
-        """Give the parts `uncertainty` and `calibration`."""
-        return {"uncertainty": self.uncertainty, "calibration": self.calibration}
 
 
 @Stage("calibrated_miss_rates", "uncertainty", reads=WHOLE)
@@ -599,9 +549,9 @@ def compare_miss_rates(
             for name in scored.names
         },
         corpus_coverage=coverage,
-        answers=summarize_answers(worth, scored.gold.named_gold)
+        answers=_summarize_answers(worth, scored.gold.named_gold)
         if worth.by_query
-        else Absent(reason=NO_ANSWERS),
+        else AbsentPart(reason=NO_ANSWERS),
         iterative={
             name: account_for_rounds(scored, name)
             for name in scored.names
@@ -612,11 +562,8 @@ def compare_miss_rates(
     )
     calibrated = miss_rate_calibration.strategies
     fitted = [name for name in scored.names if calibrated[name].validation is not None]
-    comparison, reason = compare_stated(
-        scored,
-        {name: claims.claims_of(name) for name in fitted},
-        miss_rate_calibration.predictions,
-    )
+    claims_of = {name: claims.claims_of(name) for name in fitted}
+    comparison, reason = compare_stated(scored, claims_of, miss_rate_calibration.predictions)
     calibration = CalibrationPart(
         target=spec.target,
         k=spec.k,
@@ -624,22 +571,22 @@ def compare_miss_rates(
         comparison=comparison,
         why={"comparison": reason} if reason else {},
     )
-    made_from = (claims, retrieval_signals, outcomes, gold_variants, admitted_chunks)
-    identity = [*(result.id for result in made_from), *(run.id for run in runs.values())]
-    identity += [result.id for result in (answers, answer_measures) if result is not None]
     retrievals = {
         name: StatedRetrievals(
             retrieval_signals.signals_of(name),
             claims.claims_of(name),
             claims.sources[name],
-            of_strategy(retrieval_signals.gaps, name) if facts.has_gaps else None,
+            _of_strategy(retrieval_signals.gaps, name) if facts.has_gaps else None,
         )
         for name, facts in retrieval_signals.about.items()
     }
+    made_from = (claims, retrieval_signals, outcomes, gold_variants, admitted_chunks)
+    optional = filter(None, (answers, answer_measures))
+    identity = [result.id for result in (*made_from, *runs.values(), *optional)]
     lines = work.keep(
         "uncertain",
         identity,
-        lambda: {UNCERTAIN_FILE: compress(write_lines(scored, retrievals, worth, coverage))},
+        lambda: {UNCERTAIN_FILE: uncertain_retrievals(scored, retrievals, worth, coverage)},
     )
     return CalibratedMissRates(
         uncertainty=uncertainty, calibration=calibration, lines=lines.path(UNCERTAIN_FILE)
@@ -671,6 +618,34 @@ def _weigh(
     )
 
 
+def _summarize_answers(worth: AnswerWorth, named_gold: NamedGold) -> AnswerConfidences:
+    """Average the confidence values of one answer or more."""
+    rows, shared = list(worth.by_query.values()), named_gold.of(list(worth.by_query))
+
+    def mean(name: str) -> Figure:
+        # A question without an answer has nothing to discount.
+        values = [
+            np.nan
+            if isinstance(row[name], Absent) or isinstance(row["synthesis_confidence"], Absent)
+            else effective(row[name])
+            for row in rows
+        ]
+        figure = aggregate([name], np.array(values)[:, None], shared)[0]
+        reasons = {value.reason for row in rows if isinstance(value := row[name], Absent)}
+        reason = f"absent for every answer: {', '.join(sorted(reasons))}"
+        return figure_of(figure, None if figure.n_scored else reason)
+
+    few = f"fewer than {MIN_MISSED} independent questions were answered over a missed retrieval"
+    return AnswerConfidences(
+        n=len(rows),
+        synthesis_confidence=mean("synthesis_confidence"),
+        final_confidence=mean("final_confidence"),
+        calibrated_confidence=mean("calibrated_confidence"),
+        right_when_missed=worth.right_when_missed,
+        why={} if worth.right_when_missed else {"right_when_missed": few},
+    )
+
+
 # ---- Calibration outside the nightly run, with the miss rate of production traffic.
 
 
@@ -697,23 +672,20 @@ def calibrate_gold_set(runner: Runner) -> Calibrated:
         opened = Outcomes(evaluation.settings)
         if opened.store is None:
             raise opened.error or RuntimeError("the outcomes cannot be opened")
-        spec = evaluation.config.uncertainty
-        calibration = runner.get(MissRateCalibration)
-        facts, store = runner.get(RetrievalSignals).about, opened.store
+        spec, store = evaluation.config.uncertainty, opened.store
+        calibration, facts = runner.get(MissRateCalibration), runner.get(RetrievalSignals).about
+        names = list(calibration.strategies)
+        traffic = {name: _of_strategy(calibration.traffic, name) for name in names}
         return Calibrated(
             evaluation.config.name,
             spec.target,
             spec.k,
             calibration.strategies,
-            {name: facts[name].traffic for name in calibration.strategies},
+            {name: facts[name].traffic for name in names},
             {
                 name: estimate_traffic(
-                    store,
-                    facts[name].fingerprint,
-                    spec.target,
-                    spec.k,
-                    of_strategy(calibration.traffic, name),
+                    store, facts[name].fingerprint, spec.target, spec.k, traffic[name]
                 )
-                for name in calibration.strategies
+                for name in names
             },
         )

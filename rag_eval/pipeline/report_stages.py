@@ -3,16 +3,25 @@
 import datetime as dt
 import json
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from rag_eval import __version__
 from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.records import Absent, Estimate, Record
 from rag_eval.core.settings import VIEW_PORT
-from rag_eval.gates.gate import GatePart
-from rag_eval.gates.verdict import required_failures
-from rag_eval.pipeline.answer_stages import ABORT_LOG, AnswerSet
-from rag_eval.pipeline.comparisons import load_baseline
+from rag_eval.gates.gate import AcceptedRun, GateInputs, GatePart, RunInputs
+from rag_eval.gates.verdict import judge_gates, required_failures, with_delta_s
+from rag_eval.measures.overlap import NamedGold
+from rag_eval.measures.strategy_figures import StrategyPart
+from rag_eval.pipeline.answer_stages import (
+    ABORT_LOG,
+    NO_ANSWERS,
+    RAGAS_OFF,
+    Answered,
+    find_answered,
+)
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
     CorpusChunks,
@@ -21,69 +30,219 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.explorer import Explored, missed_sentences, write_explorer
-from rag_eval.pipeline.exports import answer_files, evidence_lines, write_run_traces
+from rag_eval.pipeline.exports import (
+    UNCERTAIN_FILE,
+    answer_files,
+    evidence_lines,
+    write_run_traces,
+)
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
+    changes,
     find_previous,
     keep_run,
+    load_baseline,
     make_record,
-    previous_part,
     readable_runs,
+    run_inputs,
 )
-from rag_eval.pipeline.measure_stages import (
-    Answered,
-    RankingMeasures,
-    StabilityMeasures,
-    find_answered,
-)
+from rag_eval.pipeline.index import count_new_vectors
+from rag_eval.pipeline.measure_stages import MissedQuestions, RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClaims
-from rag_eval.pipeline.misses import MissedQuestions
-from rag_eval.pipeline.report_parts import (
-    EVIDENCE_FILE,
-    PAGE,
-    REPORTED,
-    MetricsReport,
-    count_embedded,
-    join_fields,
-    judge_draft,
-    publish,
-)
+from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs
 from rag_eval.pipeline.runner import WHOLE, Result, Results, Stage, Work, json_part
-from rag_eval.pipeline.runs import ScoredRuns, StrategyRun, score_runs
-from rag_eval.pipeline.uncertain import UNCERTAIN_FILE
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.html.page import build
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, slim, unpacked
-from rag_eval.reporting.report import REPORT_FILE, Report, dumps, finish, make_draft
+from rag_eval.reporting.report import REPORT_FILE, Embeddings, Report, dumps, finish, make_draft
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
 from rag_eval.storage.artifacts import Artifact, Parts
-from rag_eval.storage.hashing import code_version, text_hash
+from rag_eval.storage.hashing import code_version, library_versions, text_hash
 from rag_eval.storage.home import atomic_path, file_states, write_bytes, write_text
 from rag_eval.storage.secrets import without_secrets
 
-# ---- The stage: the report and every file beside it.
-
-EXPORTED = {".parquet", ".trec", ".gz", ".jsonl", ".log"}
-ANSWER_FILES: Final = (
-    *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
-    *("auditable-answers.jsonl", "events.log", "traces.log"),
+REPORTED: Final = tuple(
+    """corpus_snapshot corpus_chunks evidence_trust admitted_chunks gold_variants corpus_index runs
+    ranking_measures stability_measures trust_measures answers citations answer_measures
+    ragas_measures miss_rate_claims missed_questions miss_rate_calibration
+    calibrated_miss_rates""".split()
 )
+"""The stages whose results the report joins, in the order of the graph."""
+PAGE: Final = "index.html"
+EVIDENCE_FILE: Final = "evidence-trust.jsonl"
+EXPORTED: Final = {".parquet", ".trec", ".gz", ".jsonl", ".log"}
 REPLACED: Final = (
-    *("run-*.trec*", "reliability.svg", "miss-rates.html", PAGE),
-    *("measures.csv", "tables/*.csv", "tables/*.tex"),
-    *(*ANSWER_FILES, *VERDICT_FILES, ABORT_LOG),
+    *("run-*.trec*", PAGE, "events.log", "traces.log", "auditable-answers.jsonl"),
+    *(f"{name}.jsonl" for name in ("answers", "citations", "preflights", "rejected")),
+    *(*VERDICT_FILES, ABORT_LOG),
 )
 """Files that every run writes anew, or removes."""
+BYTES_PER_1000: Final = 3_000_000
+"""Largest size of a page in bytes per 1,000 questions. Smaller gold sets have the same limit."""
 
 
-def _identify_baseline(work: Work) -> str:
-    """Name the accepted run, or what is wrong with it; empty without one."""
+# ---- The fields of the report, and its gates.
+
+
+def _join_fields(work: Work, results: Results) -> dict[str, Any]:
+    """Join the parts of all results, and add what is about the run as a whole."""
+    config, settings, fields = work.config, work.settings, results.join_parts(work)
+    strategies = {
+        name: StrategyPart.model_validate(part) for name, part in fields["strategies"].items()
+    }
+    primary, trust = strategies[config.primary_strategy], fields["trust"]
+    embeddings = _count_embedded(results)
+    fields["index"] |= {"hash": primary.index_hash, "embed_model": primary.embed_model}
+    return fields | {
+        "strategy": primary.name,
+        "recallAt10": primary.measure("recall_at_10", config.level).value,
+        "mrr": primary.measure("mrr", config.level).value,
+        "cacheHitRate": max(0.0, 1 - embeddings.embedded / embeddings.needed),
+        "version": __version__,
+        "code": {"version": code_version(), "libraries": library_versions()},
+        "features": {
+            "FEATURE_HYBRID_RETRIEVAL": settings.feature_hybrid_retrieval,
+            "FEATURE_RAGAS_EVAL": settings.feature_ragas_eval,
+        },
+        "evaluation": {
+            **{name: getattr(config, name) for name in ("k", "depth", "level")},
+            "primary": config.primary_strategy,
+            "partial": work.evaluation.partial,
+            "known": work.evaluation.known,
+        },
+        "strategies": list(strategies.values()),
+        "embeddings": embeddings,
+        "poisonedBlocked": trust.poisoning.n_quarantined,
+        "gates": [],
+        **_headline("avgTrustScore", trust.retrieved[primary.name].avg_trust),
+        **_answer_fields(fields),
+    }
+
+
+def _answer_fields(fields: Mapping[str, Any]) -> dict[str, object]:
+    """Return the headline figures of answers; without answers, their parts with the reason."""
+    if "answers" not in fields:
+        absent, headlines = Absent(reason=NO_ANSWERS), {"groundedness": None, "faithfulness": None}
+        reasons = {"groundedness_reason": NO_ANSWERS, "faithfulness_reason": RAGAS_OFF}
+        return {"answers": absent, "citations": absent, **headlines, **reasons}
+    answers = fields["answers"]
+    groundedness = next(part for part in answers["measures"] if part.name == "groundedness")
+    return _headline("faithfulness", answers["faithfulness"]) | _headline(
+        "groundedness", groundedness
+    )
+
+
+def _headline(name: str, figure: Estimate) -> dict[str, object]:
+    """Return a figure for the top of the report, with the reason when the value is missing."""
+    reason = {} if figure.value is not None else {f"{name}_reason": figure.why["value"]}
+    return {name: figure.value, **reason}
+
+
+def _count_embedded(results: Results) -> Embeddings:
+    """Count the texts that needed a vector, and the texts without a cached vector."""
+    models, expanded = {results.get(StabilityMeasures).about.embedding}, 0
+    for run in results.by_strategy(StrategyRun).values():
+        models.add(run.about.rerank_model)
+        if not run.has_own_units:
+            models.add(run.about.embed_model)
+        if run.expansions is not None and run.about.embed_model:
+            expanded += len(run.expansions)
+    models.discard("")
+    admitted = results.get(AdmittedChunks)
+    texts = admitted.about.n_chunks + len(set(results.get(GoldVariants).texts))
+    return Embeddings(
+        models=sorted(models),
+        needed=len(models) * texts + expanded,
+        embedded=count_new_vectors(admitted),
+    )
+
+
+def _judge_draft(
+    work: Work,
+    draft: Report,
+    ranking: RankingMeasures,
+    stability: StabilityMeasures,
+    gold: NamedGold,
+) -> list[GatePart]:
+    """Judge the gates on a report without gates; a damaged baseline does not end the run."""
+    config, plain, home = work.config, draft.dump(), work.evaluation.home
+    accepted, fault = None, ""
     try:
-        baseline = load_baseline(work.evaluation.home, work.config.name)
+        baseline = load_baseline(home, config.name)
+        if baseline is not None:
+            changed = changes(baseline.run, RunInputs.model_validate(run_inputs(plain)))
+            accepted = AcceptedRun(baseline.run.run_id, baseline.per_query, changed)
     except InputError as error:
-        return error.problems[0].message
-    return "" if baseline is None else baseline.run.run_id
+        fault = quoted(error.problems[0].message, 300)
+    inputs = GateInputs(
+        config=config,
+        figures=figures_for_gates(draft),
+        answers=plain["answers"],
+        trust=plain["trust"]["retrieved"],
+        n_chunks=draft.trust.poisoning.n_chunks,
+        n_quarantined=draft.trust.poisoning.n_quarantined,
+        gold=gold,
+        per_query=with_delta_s(ranking.per_query, stability.per_run),
+        baseline=accepted,
+        baseline_fault=fault,
+        is_first=next(readable_runs(home, config.name), None) is None,
+    )
+    return judge_gates(inputs)
+
+
+def figures_for_gates(report: Report) -> dict[str, Mapping[str, object]]:
+    """Collect all figures that gates compare with floors, as name -> JSON values."""
+    primary, level = report.primary, report.evaluation.level
+    stability = report.stability.strategies[primary.name]
+    records: dict[str, Record] = {
+        figure.name: figure for figure in primary.measures if figure.level == level
+    }
+    records |= {
+        "delta_s": stability.delta_s,
+        "avg_trust_score": report.trust.retrieved[primary.name].avg_trust,
+        "convergent_hit_share": stability.convergent_and_hit,
+    }
+    cost = primary.cost_per_1k
+    for part in (report.answers, report.citations):
+        if not isinstance(part, Absent):
+            records |= {figure.name: figure for figure in part.measures}
+    if not isinstance(report.answers, Absent):
+        records["faithfulness"] = report.answers.faithfulness
+        spent = report.answers.usage.get("cost_per_1k")
+        if cost is not None and isinstance(spent, float):
+            cost += spent
+    latency = primary.latency_ms
+    return {
+        **{name: figure.dump() for name, figure in records.items()},
+        "cost_per_1k": {"value": cost, "reason": primary.why.get("cost_per_1k", "")},
+        "cache_hit_rate": {"value": report.cacheHitRate},
+        **{f"latency_{at}_ms": {"value": getattr(latency, at)} for at in ("p50", "p95", "p99")},
+    }
+
+
+# ---- The stage: the report and every file beside it.
+
+
+class MetricsReport(Result):
+    """The report of a run. Only `content_hash` is part of the identity: equal inputs repeat it.
+
+    `explorer` is the key of the explorer's parts, and `folder` the folder of the report's files.
+    `trace_error` is the reason why the traces were not written; empty when they were.
+    """
+
+    shown = ()
+    content_hash: str = json_part()
+    report: Report = json_part(volatile=True)
+    explorer: str = json_part(volatile=True)
+    trace_error: str = json_part(volatile=True)
+    folder: str = json_part(volatile=True)
+
+    def describe(self) -> dict[str, object]:
+        """Show also the headline figures, the gates and the comparisons."""
+        names = "run_id strategy recallAt10 mrr cacheHitRate gates comparisons look_first".split()
+        report = self.report.dump()
+        return super().describe() | {name: report.get(name) or "none" for name in names}
 
 
 def _identify_report(work: Work, **inputs: Any) -> object:
@@ -94,11 +253,16 @@ def _identify_report(work: Work, **inputs: Any) -> object:
     """
     evaluation, settings = work.evaluation, work.settings
     before = next(readable_runs(evaluation.home, work.config.name), None)
+    try:
+        baseline = load_baseline(evaluation.home, work.config.name)
+        accepted = "" if baseline is None else baseline.run.run_id
+    except InputError as error:
+        accepted = error.problems[0].message
     places = [evaluation.reports] + [settings.reports] * evaluation.is_primary
     return {
         "run": None if before is None else before.run_id,
-        "baseline": _identify_baseline(work),
-        "embedded": count_embedded(Results(inputs)).embedded,
+        "baseline": accepted,
+        "embedded": _count_embedded(Results(inputs)).embedded,
         "code": code_version(),
         "evaluation": [evaluation.partial, evaluation.known],
         "files": [file_states([place / REPORT_FILE, place / EVIDENCE_FILE]) for place in places],
@@ -123,10 +287,13 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     gold, admitted = results.get(GoldVariants), results.get(AdmittedChunks)
     runs = score_runs(work.config, gold, admitted, results.by_strategy(StrategyRun))
     ranking, stability = results.get(RankingMeasures), results.get(StabilityMeasures)
-    draft = make_draft(join_fields(work, results), dt.datetime.now(dt.UTC))
-    plain = finish(draft, judge_draft(work, draft, ranking, stability, runs.gold.named_gold)).dump()
+    answered, missed = find_answered(results), results.get(MissedQuestions).missed
+    draft = make_draft(_join_fields(work, results), dt.datetime.now(dt.UTC))
+    plain = finish(
+        draft, _judge_draft(work, draft, ranking, stability, runs.gold.named_gold)
+    ).dump()
     now = make_record(work.config.name, {}, plain)
-    previous = find_previous(home, now, runs.gold)
+    previous = find_previous(home, now, runs.gold, ranking.per_query)
     explored = Explored(
         runs,
         results.get(CorpusSnapshot),
@@ -134,30 +301,22 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
         results.get(EvidenceTrust),
         results.get(MissRateClaims),
         results.get(MissedQuestions),
-        find_answered(results),
+        answered,
     )
     explorer = write_explorer(work, explored, previous)
-    summary = unpacked(explorer.path(SUMMARY_FILE).read_bytes())
-    sentences = missed_sentences(explored.missed_questions.missed)
-    plain |= {
-        "previous": None,
-        "look_first": rank_missed(
-            summary,
-            runs.gold.groups,
-            {
-                query_id: sentence
-                for (name, query_id), sentence in sentences.items()
-                if name == work.config.primary_strategy
-            },
-        ),
-    }
+    lost = missed_sentences(missed[missed["strategy"] == work.config.primary_strategy])
+    plain["look_first"] = rank_missed(
+        unpacked(explorer.path(SUMMARY_FILE).read_bytes()),
+        runs.gold.groups,
+        {query_id: sentence for (_, query_id), sentence in lost.items()},
+    )
     if previous is None:
-        plain["previous_reason"] = NO_PREVIOUS
+        plain |= {"previous": None, "previous_reason": NO_PREVIOUS}
     else:
-        plain["previous"] = previous_part(previous, now, runs.gold, ranking.per_query)
+        plain["previous"] = previous.part
     report = Report.model_validate(plain)
     plain = report.dump()
-    exports = _exports(work, runs, ranking, stability, explored.answered)
+    exports = _exports(work, runs, ranking, stability, answered)
     sources = [
         *(exports.path(name) for name in exports.files if Path(name).suffix in EXPORTED),
         results.get(CalibratedMissRates).artifact.path(UNCERTAIN_FILE),
@@ -166,18 +325,22 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     for source in sources:
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
-    lines = evidence_lines(explored.evidence_trust.trust, report.trust.as_of)
-    write_bytes(folder / EVIDENCE_FILE, lines)
+    trust = explored.evidence_trust.trust
+    write_bytes(folder / EVIDENCE_FILE, evidence_lines(trust, report.trust.as_of))
     keys = results.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
     keep_run(home, now, keys, plain)
     # This run may end before it writes its verdict and page, so none of an earlier run may stay.
-    _remove(folder, {source.name for source in sources}, *REPLACED)
+    written = {source.name for source in sources}
+    for path in (path for pattern in REPLACED for path in folder.glob(pattern)):
+        if path.name not in written:
+            path.unlink(missing_ok=True)
     write_text(folder / REPORT_FILE, dumps(plain))
     write_verdict(verdict_rows(report, work.config.name), folder)
-    trace_error = write_run_traces(work, results.find(AnswerSet), runs, stability, report)
+    answers = None if answered is None else answered.answers
+    trace_error = write_run_traces(work, answers, runs, stability, report)
     files = [path for path in folder.rglob("[!.]*") if path.is_file()]
     files.sort(key=lambda path: (path.name == REPORT_FILE, path))
-    publish(work.evaluation, files, alone=True)
+    _publish(work, files, alone=True)
     return MetricsReport(
         content_hash=report.content_hash,
         report=report,
@@ -185,13 +348,6 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
         folder=str(folder.resolve()),
         trace_error=trace_error,
     )
-
-
-def _remove(folder: Path, names: Container[str], *patterns: str) -> None:
-    for pattern in patterns:
-        for path in folder.glob(pattern):
-            if path.name not in names:
-                path.unlink(missing_ok=True)
 
 
 def _exports(
@@ -217,10 +373,22 @@ def _exports(
     return work.keep("exports", [*identity, answered and answered.ids], make)
 
 
-# ---- The page of a finished report.
+def _publish(work: Work, files: Iterable[Path], *, alone: bool = False) -> None:
+    """Share the files, and copy those of the primary gold set to the top of the reports."""
+    evaluation, top = work.evaluation, work.settings.reports
+    evaluation.home.share(evaluation.shared_reports, evaluation.reports, files, alone=alone)
+    if not evaluation.is_primary:
+        return
+    # Neither may stand beside the report of another run.
+    for name in (PAGE, EVIDENCE_FILE):
+        (top / name).unlink(missing_ok=True)
+    for name in (REPORT_FILE, PAGE, EVIDENCE_FILE):
+        if (evaluation.reports / name).is_file():
+            with atomic_path(top / name) as partial:
+                shutil.copy2(evaluation.reports / name, partial)  # an equal file has an equal time
 
-BYTES_PER_1000 = 3_000_000
-"""Largest size of a page in bytes per 1,000 questions. Smaller gold sets have the same limit."""
+
+# ---- The page of a finished report.
 
 
 class HtmlReport(Result):
@@ -243,7 +411,6 @@ def _identify_pages(work: Work, retrieval_metrics_report: MetricsReport) -> obje
     reads=("settings.html_report",),
     outside=_identify_pages,
     live=True,
-    kinds=("html",),
 )
 def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlReport:
     """Write index.html, which opens from disk."""
@@ -253,7 +420,7 @@ def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlRepor
     with work.progress.step("Writing the HTML report"):
         questions = work.evaluation.store.get("explorer", retrieval_metrics_report.explorer)
         write_text(path, built_page(report.dump(), questions))
-    publish(work.evaluation, [path])
+    _publish(work, [path])
     places: dict[str, str | int] = {
         "page": str(path.resolve()),
         "page_bytes": path.stat().st_size,
@@ -273,9 +440,7 @@ def built_page(report: Mapping[str, Any], bundle: Artifact | None) -> str:
 # ---- The record in MLflow.
 
 RECORDED: Final = (
-    REPORT_FILE,
-    PAGE,
-    *("per-query.parquet", EVIDENCE_FILE),
+    *(REPORT_FILE, PAGE, "per-query.parquet", EVIDENCE_FILE),
     *("answers.jsonl", "auditable-answers.jsonl", "citations.jsonl"),
 )
 """Files that MLflow stores for every run."""
@@ -284,10 +449,7 @@ RECORDED: Final = (
 class MlflowRecord(Result):
     """The run in MLflow, or the reason why MLflow did not record the run.
 
-    Attributes
-    ----------
-    runs_page
-        Address of the runs of this gold set in the MLflow UI; empty after an error.
+    `runs_page` is the address of the runs of this gold set in the MLflow UI; empty after an error.
     """
 
     mlflow_run: str = json_part()
@@ -307,25 +469,19 @@ def _identify_record(work: Work, retrieval_metrics_report: MetricsReport) -> obj
     stores=("reports", "mlflow"),
     after=("html_report",),
     outside=_identify_record,
-    kinds=("mlflow",),
     failure=lambda result: result.error,
 )
 def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> MlflowRecord:
     """Record the report in MLflow. A failure of the tracking store does not affect the report."""
     report, folder = retrieval_metrics_report.report, work.evaluation.reports
     uri, run, page, error = work.settings.mlflow_uri, "", "", ""
-    home = work.evaluation.home
+    home, tags = work.evaluation.home, dict(work.evaluation.tags)
     paths = home.take(work.evaluation.shared_reports, folder) or folder.glob("*")
     here = {path.name: path for path in paths if path.is_file() and path.parent == folder}
     files = [here[name] for name in RECORDED if name in here]
     try:
         run, page = record(
-            report,
-            work.config.name,
-            uri,
-            files,
-            home.folder / "mlartifacts",
-            tags=dict(work.evaluation.tags),
+            report, work.config.name, uri, files, home.folder / "mlartifacts", tags=tags
         )
     except Exception as failure:  # noqa: BLE001 - a tracking store may raise any exception
         reason = quoted(without_secrets(f"{type(failure).__name__}: {failure}", uri), 400)
@@ -359,7 +515,6 @@ def _explain_failure(result: GateVerdict) -> str:
     "reporting",
     after=("html_report", "mlflow_record"),
     outside=lambda _, retrieval_metrics_report: retrieval_metrics_report.report.run_id,
-    kinds=("python",),
     failure=_explain_failure,
 )
 def judge_report(_: Work, retrieval_metrics_report: MetricsReport) -> GateVerdict:

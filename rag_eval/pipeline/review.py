@@ -21,12 +21,9 @@ from rag_eval.core.strategy import Identity
 from rag_eval.core.types import AUDITABLE_FIELDS, CODES, FIXES, LIVE_CODES, PAYLOAD_FIELDS
 from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import mask_snippet, masked_text
-from rag_eval.pipeline.answer_stages import AnswerSet, CitationSet
-from rag_eval.pipeline.corpus import (
-    GoldVariants,
-)
+from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet, CitationSet
+from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.history import KeptRun, open_run
-from rag_eval.pipeline.measure_stages import AnswerMeasures
 from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
 from rag_eval.reporting.html.page import page_tables
 from rag_eval.reporting.miss_rates import MissRateTables

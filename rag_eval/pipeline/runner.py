@@ -37,23 +37,32 @@ WHOLE: Final = tuple(GoldSetConfig.model_fields)
 SMALL_FRAME: Final = 1 << 20
 """Largest Parquet file in bytes whose frame stays in memory between reads."""
 
+# ---- Results: typed parts, which are read from the store on first access.
+
 
 class Part:
-    """A part of a result, with its file format. It is read on first access.
+    """A part of a result, with its file format.
 
     The ending is `.parquet`, `.npy` or `.json`, or empty for a part with its own `file` name. A
     `volatile` part, such as a duration, is left out of the identity of the result. A result may
-    lack an `optional` part; the value is then None.
+    lack an `optional` part; the value is then None. `report` is the field of the report that the
+    part is, if any.
     """
 
     name: str
     owner: type["Result"]
 
     def __init__(
-        self, ending: str, *, file: str = "", volatile: bool = False, optional: bool = False
+        self,
+        ending: str,
+        *,
+        file: str = "",
+        volatile: bool = False,
+        optional: bool = False,
+        report: str = "",
     ) -> None:
         self.ending, self.file, self.volatile, self.optional = ending, file, volatile, optional
-        self._adapter: TypeAdapter[Any] | None = None
+        self.report = report
 
     def __set_name__(self, owner: type["Result"], name: str) -> None:
         self.name, self.owner = name, owner
@@ -61,43 +70,28 @@ class Part:
     def __get__(self, result: "Result | None", owner: type["Result"]) -> Any:
         if result is None:
             return self
-        if self.name not in result.values:
+        value = result.values.get(self.name, self)
+        if value is self:
             value = self.read(result.artifact)
-            if not self._is_small(result.artifact):
-                return value
-            result.values[self.name] = value
-        value = result.values[self.name]
+            file = result.artifact.files.get(f"{self.name}.parquet", {"size": SMALL_FRAME + 1})
+            if self.ending == ".json" or file["size"] <= SMALL_FRAME:
+                result.values[self.name] = value
         # copy on write: a reader may change its copy
         return value.copy(deep=False) if isinstance(value, pd.DataFrame) else value
 
-    def _is_small(self, artifact: Artifact) -> bool:
-        """Whether the value may stay in memory: JSON, and frames of few bytes."""
-        if self.ending == ".parquet":
-            file = artifact.files.get(f"{self.stored_as}.parquet")
-            return file is not None and file["size"] <= SMALL_FRAME
-        return self.ending == ".json"
+    @functools.cached_property
+    def annotation(self) -> Any:
+        """Type of the value."""
+        return get_type_hints(self.owner)[self.name]
 
-    @property
-    def stored_as(self) -> str:
-        """Name of the part in the store."""
-        return self.file or self.name
-
-    @property
+    @functools.cached_property
     def adapter(self) -> TypeAdapter[Any]:
         """Adapter that checks and writes JSON by the annotated type."""
-        if self._adapter is None:
-            self._adapter = TypeAdapter(get_type_hints(self.owner)[self.name])
-        return self._adapter
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the part is one text or number."""
-        is_json = self.ending == ".json"
-        return is_json and get_type_hints(self.owner)[self.name] in {str, int, float, bool}
+        return TypeAdapter(self.annotation)
 
     def read(self, artifact: Artifact) -> Any:
         """Read the part of a stored result."""
-        if self.optional and f"{self.stored_as}{self.ending}" not in artifact.files:
+        if self.optional and f"{self.file or self.name}{self.ending}" not in artifact.files:
             return None
         if self.ending == ".parquet":
             return artifact.frame(self.name)
@@ -122,9 +116,9 @@ def array_part(*, default: Any = ...) -> Any:
     return Part(".npy", optional=default is None)
 
 
-def json_part(*, volatile: bool = False, default: Any = ...) -> Any:
+def json_part(*, volatile: bool = False, report: str = "", default: Any = ...) -> Any:
     """Declare a part that is JSON: a dataclass, a model, or plain values, by its annotation."""
-    return Part(".json", volatile=volatile, optional=default is None)
+    return Part(".json", volatile=volatile, optional=default is None, report=report)
 
 
 def file_part(name: str, *, default: Any = ...) -> Any:
@@ -190,7 +184,8 @@ class Result:
         return {
             name: part.write(getattr(self, name))
             for name, part in self.parts.items()
-            if name in self.shown or part.is_plain
+            if name in self.shown
+            or (part.ending == ".json" and part.annotation in {str, int, float, bool})
         }
 
     def report_part(self, work: "Work") -> Mapping[str, Any]:  # noqa: ARG002 - of subclasses
@@ -199,18 +194,16 @@ class Result:
         The report joins the fields of all results. Of one name, mappings are joined, lists are
         chained without repetitions, and numbers are added.
         """
-        return {}
+        return {
+            part.report: getattr(self, name) for name, part in self.parts.items() if part.report
+        }
 
     def as_parts(self) -> Parts:
         """Return the parts in the form for the store."""
-        values = {
-            name: value
+        return {
+            self.parts[name].file or name: self.parts[name].write(value)
             for name, value in self.values.items()
             if value is not None or not self.parts[name].optional
-        }
-        return {
-            self.parts[name].stored_as: self.parts[name].write(value)
-            for name, value in values.items()
         }
 
     @classmethod
@@ -219,7 +212,6 @@ class Result:
         return [name for name, part in cls.parts.items() if part.volatile]
 
 
-MadeFrom = list[tuple[str, str]]
 Input = Result | dict[str, Result] | None
 """The result of a stage, the results by strategy, or None outside the configuration."""
 R = TypeVar("R", bound=Result)
@@ -295,7 +287,7 @@ class Work:
     stage: "Stage"
     version: str
     strategy: str = ""
-    made_from: MadeFrom = dataclasses.field(default_factory=list)
+    made_from: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     @property
     def config(self) -> GoldSetConfig:
@@ -319,8 +311,7 @@ class Work:
 
     def find_before(self, kind: type[R]) -> R | None:
         """Open the stage's last recorded result; None when it is absent or damaged."""
-        name = str(Node(self.stage.name, self.strategy))
-        artifact = self.evaluation.find_recorded(name)
+        artifact = self.evaluation.find_recorded(str(Node(self.stage.name, self.strategy)))
         return None if artifact is None else kind.stored(artifact)
 
     def keep(self, kind: str, identity: object, make: Callable[[], Parts]) -> Artifact:
@@ -329,11 +320,13 @@ class Work:
         `kind` is the folder of the store. `identity` holds all inputs of the part, as JSON. The
         version of the stage is added.
         """
-        artifact: Artifact = self.evaluation.store.memo(
-            kind, digest([kind, self.version, identity]), make
-        )
+        key = digest([kind, self.version, identity])
+        artifact: Artifact = self.evaluation.store.memo(kind, key, make)
         self.made_from.append((kind, artifact.key))
         return artifact
+
+
+# ---- Stages: the rows of the graph.
 
 
 def _nothing(*_: Any, **__: Any) -> tuple[str, ...]:
@@ -383,8 +376,6 @@ class Stage:
         plug-ins are part of the version.
     columns
         Columns of the result's frame, for people.
-    kinds
-        Kinds of the asset; default: the formats of its parts.
     failure
         `failure(result)` gives the reason for a job failure after this stage, or an empty text.
     """
@@ -402,7 +393,6 @@ class Stage:
     configured: Callable[[Any], bool] = lambda _: True
     chosen: Callable[..., Sequence[str]] = _nothing
     columns: FrameSchema | None = None
-    kinds: tuple[str, ...] = ()
     failure: Callable[..., str] = lambda _: ""
 
     def __call__(self, make: Callable[..., Result]) -> "Stage":
@@ -455,6 +445,9 @@ def nodes_behind(
     return stage.nodes([strategy] if stage.name == name else strategies)
 
 
+# ---- The loop over the stages.
+
+
 @dataclasses.dataclass(frozen=True)
 class Made:
     """The runner's record of one node. `seconds` is the duration without making the inputs."""
@@ -462,7 +455,6 @@ class Made:
     node: Node
     stage: Stage
     result: Result
-    version: str
     seconds: float
 
     @property
@@ -479,15 +471,10 @@ class Runner:
     """
 
     def __init__(
-        self,
-        evaluation: Evaluation,
-        stages: Sequence[Stage],
-        *,
-        use_record: bool = False,
+        self, evaluation: Evaluation, stages: Sequence[Stage], *, use_record: bool = False
     ) -> None:
         self.evaluation, self._use_record = evaluation, use_record
         self.stages = {stage.name: stage for stage in stages}
-        self._each = {stage.plural: stage for stage in stages if stage.each_strategy}
         self.made: dict[Node, Made] = {}
 
     @property
@@ -503,18 +490,13 @@ class Runner:
 
     def run(self) -> Iterator[Made]:
         """Run every stage, and yield each record when the stage ends."""
-        for node in self.nodes():
-            yield self.one(node)
+        yield from map(self.one, self.nodes())
 
     def one(self, node: Node) -> Made:
         """Run one node once per runner, after its missing inputs."""
         if node not in self.made:
             self.made[node] = self._make(node)
         return self.made[node]
-
-    def inputs(self, node: Node) -> dict[str, Input]:
-        """Collect the results that a stage reads, by argument name."""
-        return {name: self._input(node, name) for name in self.stages[node.name].inputs}
 
     def ancestors(self, node: Node) -> set[Node]:
         """List every node that a node depends on."""
@@ -526,16 +508,6 @@ class Runner:
                 left += [node for node in new if node not in above]
                 above.update(new)
         return above
-
-    def _input(self, node: Node, name: str) -> Input:
-        if name in self._each:
-            return {
-                each.strategy: self.result(each) for each in self._each[name].nodes(self.strategies)
-            }
-        stage = self.stages[name]
-        if not stage.configured(self.evaluation.config):
-            return None
-        return self.result(Node(name, node.strategy if stage.each_strategy else ""))
 
     def get(self, kind: type[R], strategy: str = "") -> R:
         """Return the result of a stage by its type."""
@@ -562,22 +534,26 @@ class Runner:
             raise InputError.of("not_made", message, file=self.evaluation.record_of(str(node)))
         return recorded
 
-    def version(self, node: Node) -> str:
-        """Hash everything that decides what a node computes: this package, libraries, plug-ins.
+    def find_recorded(self, node: Node) -> Result | None:
+        """Open the last recorded result of a node; None when it is absent or damaged."""
+        artifact = self.evaluation.find_recorded(str(node))
+        return None if artifact is None else self.stages[node.name].result.stored(artifact)
 
-        After a change of code, no old result is reused.
-        """
-        chosen = self.stages[node.name].chosen(self.evaluation, node.strategy)
-        plugins = {name for name in chosen if not name.startswith("rag_eval.")}
-        return digest([code_version(), {name: plugin_version(name) for name in plugins}])
+    def _input(self, node: Node, name: str) -> Input:
+        stage = next(each for each in self.stages.values() if name in {each.name, each.plural})
+        if name != stage.name:
+            return {each.strategy: self.result(each) for each in stage.nodes(self.strategies)}
+        if not stage.configured(self.evaluation.config):
+            return None
+        return self.result(Node(name, node.strategy if stage.each_strategy else ""))
 
     def _make(self, node: Node) -> Made:
-        stage, inputs, version = self.stages[node.name], self.inputs(node), self.version(node)
-        work = Work(
-            self.evaluation, stage, version, node.strategy, list(_artifacts(inputs.values()))
-        )
-        started, store = time.perf_counter(), self.evaluation.store
-        kind, volatile = stage.name, stage.result.volatile()
+        stage, evaluation = self.stages[node.name], self.evaluation
+        inputs = {name: self._input(node, name) for name in stage.inputs}
+        version, kind, store = self._version(node), stage.name, evaluation.store
+        behind = [(result.artifact.stage, result.artifact.key) for result in Results(inputs)]
+        work = Work(evaluation, stage, version, node.strategy, behind)
+        started = time.perf_counter()
         reads, ids = self._read_values(stage, node.strategy), _ids(inputs, node.strategy)
         is_repeated = stage.live and stage.outside is _nothing
         outside = AGAIN if is_repeated else stage.outside(work, **inputs)
@@ -585,7 +561,7 @@ class Runner:
         artifact = None if outside == AGAIN else store.whole(kind, key)
         if artifact is None:
             try:
-                with self.evaluation.progress.step(str(node)):
+                with evaluation.progress.step(str(node)):
                     result = stage.make(work, **inputs)
             except SystemExit as error:  # of a library or plug-in; a run must not end as if done
                 message, accepted = "its code asked to exit", "a result, or an error"
@@ -595,11 +571,22 @@ class Runner:
             parts, is_kept = result.as_parts(), result.is_lasting and outside != AGAIN
             if stage.live and is_kept:
                 key = digest([kind, version, reads, stage.outside(work, **inputs), ids])
+            volatile = stage.result.volatile()
             artifact = store.put(kind, parts, volatile, work.made_from, key if is_kept else "")
-        self._record(node, artifact)
-        return Made(
-            node, stage, stage.result.stored(artifact), version, time.perf_counter() - started
-        )
+        if evaluation.is_recorded:  # for job steps in their own processes
+            place = canonical_json({"kind": artifact.stage, "key": artifact.key})
+            evaluation.home.write(evaluation.record_of(str(node)), place.encode())
+        seconds = time.perf_counter() - started
+        return Made(node, stage, stage.result.stored(artifact), seconds)
+
+    def _version(self, node: Node) -> str:
+        """Hash everything that decides what a node computes: this package, libraries, plug-ins.
+
+        After a change of code, no old result is reused.
+        """
+        chosen = self.stages[node.name].chosen(self.evaluation, node.strategy)
+        plugins = {name for name in chosen if not name.startswith("rag_eval.")}
+        return digest([code_version(), {name: plugin_version(name) for name in plugins}])
 
     def _read_values(self, stage: Stage, strategy: str) -> dict[str, object]:
         """Return the configuration values that a stage reads, as JSON."""
@@ -612,24 +599,6 @@ class Runner:
         for name in path.removeprefix(SETTINGS).split("."):
             value = None if value is None else getattr(value, name)
         return value
-
-    def _record(self, node: Node, artifact: Artifact) -> None:
-        """Record the artifact of a node, for job steps in their own processes."""
-        if self.evaluation.is_recorded:
-            place = canonical_json({"kind": artifact.stage, "key": artifact.key})
-            self.evaluation.home.write(self.evaluation.record_of(str(node)), place.encode())
-
-    def find_recorded(self, node: Node) -> Result | None:
-        """Open the last recorded result of a node; None when it is absent or damaged."""
-        artifact = self.evaluation.find_recorded(str(node))
-        return None if artifact is None else self.stages[node.name].result.stored(artifact)
-
-
-def _artifacts(inputs: Iterable[Input]) -> Iterator[tuple[str, str]]:
-    for value in inputs:
-        for result in value.values() if isinstance(value, dict) else [value]:
-            if result is not None:
-                yield result.artifact.stage, result.artifact.key
 
 
 def _ids(inputs: Mapping[str, Input], strategy: str) -> dict[str, object]:

@@ -1,9 +1,8 @@
-"""Work on parts of a corpus: shards by several processes or by Ray, and single chunks.
+"""A large corpus in shards, which several processes or Ray read, mask, cut and screen.
 
-A shard holds consecutive documents of the input, and is read, masked, cut and screened alone.
-Each step of a shard is an artifact under the digest of its documents and the version of the stage,
-so a restart finds the finished shards. A later run leaves unchanged documents where they are, and
-makes shards of the new and changed ones.
+A shard holds consecutive documents of the input. Each step of a shard is an artifact under the
+digest of its documents and the version of the stage, so a restart finds the finished shards. A
+later run leaves unchanged documents where they are, and makes shards of the new and changed ones.
 The frames of a divided corpus name their shards, and equal those of an undivided corpus.
 """
 
@@ -23,22 +22,23 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.feather as pf
 
-from rag_eval.core.arrays import BoolArray, IntArray, find_rows
+from rag_eval.core.arrays import BoolArray
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loading import mask_documents
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Work
-from rag_eval.storage.artifacts import Artifact, ArtifactStore, Parts, ShardedFrame
-from rag_eval.storage.hashing import SHORT, digest
-from rag_eval.storage.home import PARTIAL, Home
-from rag_eval.trust.guard import screen
+from rag_eval.storage.artifacts import ArtifactStore, ShardedFrame
+from rag_eval.storage.hashing import digest
+from rag_eval.storage.home import PARTIAL
+from rag_eval.trust.guard import find_across_titles, screen
 
 Digests = npt.NDArray[np.uint64]
 """Digests of documents, [n, 2]: 128 bits each."""
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -54,10 +54,8 @@ _ORDER: Final[Mapping[str, tuple[str, ...]]] = {
     "findings": ("in_title", "doc_id"),
 }
 """Columns that order each frame, as in an undivided corpus."""
-_LEAST_SHARE: Final = 0.5
-"""A shard with a smaller share of the usual number of documents is made again with new ones."""
-_MOST_AGAIN: Final = 0.02
-"""Share of the corpus that one run makes again for this reason, or one shard if that is more."""
+_MOST_SHARDS: Final = 3
+"""A corpus is divided anew when small shards of changes make this many times the usual number."""
 
 
 class Shard(NamedTuple):
@@ -78,7 +76,7 @@ class Layout(NamedTuple):
     """Hash of the documents without regard to their order and shards."""
 
 
-# ---- Cutting: one pass over the input writes the rows of new and changed documents to files.
+# ---- Division: one pass over the input writes the rows of new and changed documents to files.
 
 
 def _digest_rows(batch: pa.RecordBatch) -> Digests:
@@ -99,7 +97,12 @@ def _digest_rows(batch: pa.RecordBatch) -> Digests:
     return np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 4)[:, :2]
 
 
-class _Known:
+def _hash_content(digests: Digests) -> str:
+    ordered = digests[np.lexsort((digests[:, 1], digests[:, 0]))]
+    return hashlib.sha256(ordered.tobytes()).hexdigest()
+
+
+class _StoredDocuments:
     """The documents of stored shards, which are looked up by their digests."""
 
     def __init__(self, store: ArtifactStore, shards: Sequence[Shard]) -> None:
@@ -115,23 +118,23 @@ class _Known:
         every: Digests = np.concatenate(digests)
         self._order = np.argsort(every[:, 0], kind="stable")
         self._sorted = every[self._order]
-        self._is_found = np.zeros(len(every), dtype=bool)
+        self._is_in_input = np.zeros(len(every), dtype=bool)
 
     def look_up(self, digests: Digests) -> BoolArray:
-        """Tell which documents are known, and note that the input still has them."""
+        """Tell which documents are stored, and note that the input still has them."""
         if not len(self._sorted):
             return np.zeros(len(digests), dtype=bool)
         at = np.searchsorted(self._sorted[:, 0], digests[:, 0])
         at = np.minimum(at, len(self._sorted) - 1)
         same: BoolArray = (self._sorted[at] == digests).all(axis=1)
-        self._is_found[self._order[at[same]]] = True
+        self._is_in_input[self._order[at[same]]] = True
         return same
 
     def shards_left(self) -> list[Shard]:
         """Return the shards with documents that the input still has, and note what is gone."""
         left, start = list[Shard](), 0
         for shard, ids in zip(self._shards, self._ids, strict=True):
-            is_gone = ~self._is_found[start : start + len(ids)]
+            is_gone = ~self._is_in_input[start : start + len(ids)]
             start += len(ids)
             if not is_gone.all():
                 gone = ids.filter(pa.array(is_gone)).to_pylist()
@@ -139,57 +142,67 @@ class _Known:
         return left
 
 
-class _Input(NamedTuple):
-    """The input after one pass."""
+def divide(work: Work, spec: ShardedLoader, n_shards: int, before: Layout | None) -> Layout:
+    """Divide a corpus into shards, and read and mask the new and changed documents.
 
-    files: list[Path]
-    """Rows of the documents that were not known, in files of one shard each."""
-    digests: list[Digests]
-    """Digests of the rows of each file."""
-    ids: pa.ChunkedArray
-    """Ids of all documents."""
-    content: str
-    """Hash of all documents without regard to their order."""
-
-
-def _hash_content(digests: Digests) -> str:
-    ordered = digests[np.lexsort((digests[:, 1], digests[:, 0]))]
-    return hashlib.sha256(ordered.tobytes()).hexdigest()
-
-
-def _split(batches: Iterator[pa.RecordBatch], stored: _Known, size: int, folder: Path) -> _Input:
-    """Write the rows of unknown documents to files of `size` rows, the last one of fewer."""
-    files: list[Path] = []
-    written: list[list[Digests]] = []
-    ids: list[pa.Array] = []
-    every: list[Digests] = []
-    room = 0
-    with contextlib.ExitStack() as stack:
-        writer: Any = None
-        for batch in batches:
-            digests = _digest_rows(batch)
-            every.append(digests)
-            ids.append(batch["id"])
-            fresh = np.flatnonzero(~stored.look_up(digests))
-            data = pa.py_buffer(digests[fresh].tobytes())
-            raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(fresh), [None, data])
-            rows = batch.take(pa.array(fresh)).append_column("digest", raw)
-            start = 0
-            while start < rows.num_rows:
-                if not room:
-                    files.append(folder / f"{len(files)}.arrow")
-                    written.append([])
-                    writer = stack.enter_context(pa.ipc.new_stream(str(files[-1]), rows.schema))
-                    room = size
-                part = rows.slice(start, room)
-                writer.write_batch(part)
-                written[-1].append(digests[fresh[start : start + part.num_rows]])
-                start, room = start + part.num_rows, room - part.num_rows
-    empty = np.zeros((0, 2), dtype=np.uint64)
-    content = _hash_content(np.concatenate([empty, *every]))
-    return _Input(
-        files, list(map(np.concatenate, written)), pa.chunked_array(ids, pa.large_string()), content
+    `before` are the shards of the run before. Raises InputError with the problems of a shard.
+    """
+    made_by = digest(
+        [READ, work.version, spec.model_dump(mode="json", exclude={"chunker", "shards"})]
     )
+    store, home = _shared_store(work), work.evaluation.home
+    size = max(1, math.ceil(spec.n_rows(work.base) / n_shards))
+    shards = before.shards if before is not None and before.made_by == made_by else []
+    stored = _StoredDocuments(store, shards if len(shards) < _MOST_SHARDS * n_shards else [])
+    ids, digests = list[pa.Array](), [np.zeros((0, 2), dtype=np.uint64)]
+
+    def new_rows() -> Iterator[pa.RecordBatch]:
+        for batch in spec.batches(work.base):
+            rows = _digest_rows(batch)
+            digests.append(rows)
+            ids.append(batch["id"])
+            raw = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(16), len(rows), [None, pa.py_buffer(rows.tobytes())]
+            )
+            yield batch.append_column("digest", raw).filter(pa.array(~stored.look_up(rows)))
+
+    home.folder.mkdir(parents=True, exist_ok=True)
+    # The name lets a later run remove what a killed run left.
+    with tempfile.TemporaryDirectory(dir=home.folder, prefix=PARTIAL) as scratch:
+        with work.progress.step("Dividing the corpus into shards"):
+            batches = new_rows()
+            first = next(batches, None)
+            if first is not None:
+                ds.write_dataset(
+                    itertools.chain([first], batches),
+                    scratch,
+                    basename_template="{i}.arrow",
+                    format="feather",
+                    schema=first.schema,
+                    use_threads=False,
+                    max_rows_per_file=size,
+                    max_rows_per_group=size,
+                    existing_data_behavior="overwrite_or_ignore",
+                )
+            _refuse_repeated_ids(work, spec, pa.chunked_array(ids, pa.large_string()))
+        tasks, new = list[_Task](), list[Shard]()
+        for path in sorted(Path(scratch).iterdir(), key=lambda path: int(path.stem)):
+            column = pf.read_table(path, ["digest"])["digest"]
+            rows = np.frombuffer(b"".join(column.to_pylist()), np.uint64).reshape(-1, 2)
+            if len(rows):
+                new.append(Shard(digest([made_by, _hash_content(rows)]), len(rows), []))
+                name = f"{path.parent.name}/{path.name}"
+                tasks.append(_Task(store, READ, new[-1].key, name, spec))
+                if home.is_remote:  # every worker finds the file there
+                    home.write(name, path.read_bytes())
+        try:
+            _run_all(work, tasks)
+        finally:
+            for task in tasks if home.is_remote else ():
+                home.delete(task.source)
+    left = stored.shards_left()
+    work.made_from += [(READ, shard.key) for shard in left]
+    return Layout(made_by, [*left, *new], _hash_content(np.concatenate(digests)))
 
 
 def _refuse_repeated_ids(work: Work, spec: ShardedLoader, ids: pa.ChunkedArray) -> None:
@@ -203,64 +216,6 @@ def _refuse_repeated_ids(work: Work, spec: ShardedLoader, ids: pa.ChunkedArray) 
     for _ in spec.documents_of(rows, problems):
         pass
     problems.raise_errors()
-
-
-def _shards_to_keep(shards: Sequence[Shard], size: int) -> list[Shard]:
-    """Leave out small shards, whose documents are then made again with new ones."""
-    n_left = {shard.key: shard.n_documents - len(shard.gone) for shard in shards}
-    most = max(size, int(_MOST_AGAIN * sum(n_left.values())))
-    again: set[str] = set()
-    for key, n_documents in sorted(n_left.items(), key=lambda item: item[1]):
-        most -= n_documents
-        if most < 0 or n_documents >= _LEAST_SHARE * size:
-            break
-        again.add(key)
-    return [shard for shard in shards if shard.key not in again]
-
-
-def cut_shards(work: Work, spec: ShardedLoader, n_shards: int, before: Layout | None) -> Layout:
-    """Cut a corpus into shards, and read and mask the new and changed documents.
-
-    `before` are the shards of the run before. Raises InputError with the problems of a shard.
-    """
-    made_by = digest(
-        [READ, work.version, spec.model_dump(mode="json", exclude={"chunker", "shards"})]
-    )
-    store, home = _shared_store(work), work.evaluation.home
-    size = max(1, math.ceil(spec.n_rows(work.base) / n_shards))
-    is_usable = before is not None and before.made_by == made_by
-    stored = _Known(store, _shards_to_keep(before.shards, size) if before and is_usable else [])
-    home.folder.mkdir(parents=True, exist_ok=True)
-    # The name lets a later run remove what a killed run left.
-    with tempfile.TemporaryDirectory(dir=home.folder, prefix=PARTIAL) as scratch:
-        with work.progress.step("Cutting the corpus into shards"):
-            parts = _split(spec.batches(work.base), stored, size, Path(scratch))
-            _refuse_repeated_ids(work, spec, parts.ids)
-        new = [
-            Shard(digest([made_by, _hash_content(digests)]), len(digests), [])
-            for digests in parts.digests
-        ]
-        with _shared_files(home, parts.files) as names:
-            sources = zip(new, names, strict=True)
-            _run_all(work, [_Task(store, READ, shard.key, name, spec) for shard, name in sources])
-    left = stored.shards_left()
-    work.made_from += [(READ, shard.key) for shard in left]
-    return Layout(made_by, [*left, *new], parts.content)
-
-
-@contextlib.contextmanager
-def _shared_files(home: Home, paths: Sequence[Path]) -> Iterator[list[str]]:
-    """Give the names of local files in the home, where every worker finds them."""
-    names = [f"{path.parent.name}/{path.name}" for path in paths]
-    try:
-        if home.is_remote:
-            for name, path in zip(names, paths, strict=True):
-                home.write(name, path.read_bytes())
-        yield names
-    finally:
-        if home.is_remote:
-            for name in names:
-                home.delete(name)
 
 
 # ---- Steps of a shard, as pure functions of its artifacts.
@@ -283,7 +238,7 @@ def _shared_store(work: Work) -> ArtifactStore:
 
 def _read(task: _Task) -> dict[str, Any]:
     spec: ShardedLoader = task.options
-    table = pa.ipc.open_stream(task.store.home.read(task.source)).read_all()
+    table = pf.read_table(pa.BufferReader(task.store.home.read(task.source)))
     problems = ProblemList()
     documents = list(spec.documents_of(table.drop_columns("digest").to_batches(), problems))
     problems.raise_errors()
@@ -296,8 +251,11 @@ def _read(task: _Task) -> dict[str, Any]:
 
 def _cut(task: _Task) -> dict[str, Any]:
     source = task.store.need(READ, task.source)
-    documents, sections = source.frame("documents"), source.frame("sections")
-    return {"chunks": chunk_documents(documents, sections, task.options)}
+    chunks = chunk_documents(source.frame("documents"), source.frame("sections"), task.options)
+    across = find_across_titles(chunks)
+    ids = ["doc_id", "section_id", "chunk_id"]
+    names = chunks[ids].iloc[across["row"].to_numpy(dtype=np.int64)]
+    return {"chunks": chunks, "across": across.assign(**names.reset_index(drop=True))}
 
 
 def _screen(task: _Task) -> dict[str, Any]:
@@ -314,9 +272,8 @@ _STEPS: Final[Mapping[str, Callable[[_Task], dict[str, Any]]]] = {
 
 def screen_documents(documents: pd.DataFrame) -> pd.DataFrame:
     """Screen texts and titles of DOCUMENTS one by one: FINDINGS with `doc_id` and `in_title`."""
-    texts, titles = documents["text"].tolist(), documents["title"].tolist()
-    of_texts = screen(texts)
-    of_titles = screen(titles).assign(start=-1, end=-1)
+    of_texts = screen(documents["text"].tolist())
+    of_titles = screen(documents["title"].tolist()).assign(start=-1, end=-1)
     parts = [of_texts.assign(in_title=False), of_titles.assign(in_title=True)]
     findings = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     owners = documents["doc_id"].to_numpy(dtype=object)[findings["row"].to_numpy(dtype="int64")]
@@ -339,7 +296,7 @@ def run_step(
     setting = None if chunker is None else chunker.model_dump(mode="json")
     keys = {shard.key: digest([kind, work.version, shard.key, setting]) for shard in layout.shards}
     store = _shared_store(work)
-    _run_all(work, [_Task(store, kind, source, key, chunker) for key, source in keys.items()])
+    _run_all(work, [_Task(store, kind, key, source, chunker) for source, key in keys.items()])
     return keys
 
 
@@ -354,7 +311,7 @@ def sharded_frame(
     return ShardedFrame(kind, gone, _ORDER[name], digest([name, layout.content, content]))
 
 
-# ---- The executors: a loop, processes of this machine, or Ray.
+# ---- The executors: this process, processes of this machine, or Ray.
 
 _MOST_TASKS: Final = 100
 """Most tasks that Ray holds at a time; a block of texts to embed has some megabytes."""
@@ -375,13 +332,11 @@ def _run_all(work: Work, tasks: Sequence[_Task]) -> None:
 
 
 def _execute(tasks: Sequence[_Task], work: Work) -> Iterator[None]:
-    evaluation = work.evaluation
     if work.settings.ray is not None:
-        yield from run_on_ray(work.settings.ray, _run, tasks)
-    elif min(evaluation.n_workers, len(tasks)) == 1:
-        yield from map(_run, tasks)
-    else:
-        yield from _run_in_pool(tasks, evaluation)
+        return run_on_ray(work.settings.ray, _run, tasks)
+    if min(work.evaluation.n_workers, len(tasks)) == 1:
+        return map(_run, tasks)
+    return _run_in_pool(tasks, work.evaluation)
 
 
 def _run_in_pool(tasks: Sequence[_Task], evaluation: Evaluation) -> Iterator[None]:
@@ -427,63 +382,3 @@ def run_on_ray(address: str, run: Callable[[T], R], tasks: Iterable[T]) -> Itera
     finally:
         if owned:
             ray.shutdown()
-
-
-# ---- Work on single chunks, which a later run does only for new and changed chunks.
-
-BLOCK = 20_000
-"""Number of chunks that are worked on at a time, which bounds the memory."""
-
-
-def identify_chunks(chunks: pd.DataFrame) -> npt.NDArray[np.bytes_]:
-    """Identify title, text and document of each chunk (CHUNKS): bytes [n_chunks]."""
-    hashes = np.array(chunks["text_hash"].tolist(), dtype="S64")
-    return np.char.add(hashes, np.array(chunks["chunk_id"].tolist(), dtype=f"S{SHORT}"))
-
-
-def work_by_chunk(
-    work: Work,
-    kind: str,
-    *,
-    identity: object,
-    keys: npt.NDArray[np.bytes_],
-    make: Callable[[IntArray], pd.DataFrame],
-    before: str | None,
-) -> Artifact:
-    """Return the stored rows about single chunks, and make those of chunks without any.
-
-    Parameters
-    ----------
-    kind
-        Kind of the artifact, which has a frame `rows`. Its column `row` is the row of the chunk.
-    identity
-        Everything besides a chunk that its rows depend on, as JSON; the stage's version is added.
-    keys
-        Everything of each chunk that its rows depend on, bytes [n_chunks].
-    make
-        Makes the frame for the chunks of some rows; its `row` numbers these chunks from 0.
-    before
-        Key of the artifact of the run before; None without one.
-    """
-    same = digest([work.version, identity])
-
-    def make_parts() -> Parts:
-        parts, done = [make(np.zeros(0, dtype=np.int64))], np.full(len(keys), -1, dtype=np.int64)
-        old = work.evaluation.store.whole(kind, before) if before else None
-        if old is not None and old.json("identity") == same:
-            old_keys = old.mapped("keys")
-            done = find_rows(old_keys, keys)
-            old_rows, place = old.frame("rows"), find_rows(keys, old_keys)
-            old_rows = old_rows.assign(row=place[old_rows["row"].to_numpy(dtype=np.int64)])
-            parts.append(old_rows[old_rows["row"] >= 0])
-        new = np.flatnonzero(done < 0)
-        for start in range(0, len(new), BLOCK):
-            block = new[start : start + BLOCK]
-            part = make(block)
-            parts.append(part.assign(row=block[part["row"].to_numpy(dtype=np.int64)]))
-        # Empty frames would change the types of columns.
-        rows = pd.concat([part for part in parts if len(part)] or parts[:1])
-        rows = rows.sort_values("row", kind="stable", ignore_index=True)
-        return {"rows": rows, "keys": keys, "identity": same}
-
-    return work.keep(kind, [same, hashlib.sha256(keys.tobytes()).hexdigest()], make_parts)

@@ -13,14 +13,12 @@ from rag_eval.pipeline import (
     index,
     measure_stages,
     miss_rate_stages,
-    misses,
     report_stages,
     retrieval,
     trust_measures,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.report_parts import MetricsReport
-from rag_eval.pipeline.report_stages import GateVerdict, MlflowRecord
+from rag_eval.pipeline.report_stages import GateVerdict, MetricsReport, MlflowRecord
 from rag_eval.pipeline.runner import Runner, Stage
 from rag_eval.reporting.report import Report
 from rag_eval.storage.home import HOME_FOLDERS, open_home, sweep
@@ -38,11 +36,11 @@ STAGES: Final[tuple[Stage, ...]] = (
     trust_measures.measure_trust,
     answer_stages.answer_gold_set,
     answer_stages.check_citations,
-    measure_stages.measure_answers,
+    answer_stages.measure_answers,
     measure_stages.measure_with_ragas,
     miss_rate_stages.collect_signals,
     miss_rate_stages.state_miss_rates,
-    misses.trace_misses,
+    measure_stages.trace_misses,
     miss_rate_stages.record_outcomes,
     miss_rate_stages.calibrate_miss_rates,
     miss_rate_stages.compare_miss_rates,

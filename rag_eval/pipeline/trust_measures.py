@@ -22,9 +22,9 @@ from rag_eval.pipeline.corpus import (
     EvidenceTrust,
     GoldVariants,
 )
-from rag_eval.pipeline.open_strategies import chosen_kinds, open_index
+from rag_eval.pipeline.index import chosen_kinds, open_index
+from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs, search_wordings
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
-from rag_eval.pipeline.runs import ScoredRuns, StrategyRun, score_runs, search_wordings
 from rag_eval.trust.guard import UnitVerdicts, judge_units
 from rag_eval.trust.trust_report import (
     BlockedRow,

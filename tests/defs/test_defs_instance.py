@@ -17,7 +17,7 @@ from rag_eval.defs.instance import (
     record_lineage,
 )
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.report_parts import MetricsReport
+from rag_eval.pipeline.report_stages import MetricsReport
 from rag_eval.pipeline.stages import STAGES, evaluate, open_runner
 
 PREPARE = (

@@ -24,8 +24,8 @@ from cli_project import (
 )
 
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.comparisons import accept_baseline
 from rag_eval.pipeline.evaluation import Evaluation
+from rag_eval.pipeline.history import accept_baseline
 from rag_eval.pipeline.opening import open_beir, open_gold_set
 from rag_eval.pipeline.stages import STAGES, Outcome, evaluate_all, open_runner
 from rag_eval.reporting.report import (

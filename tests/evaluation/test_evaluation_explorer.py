@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.masking import mask_shown_address
-from rag_eval.pipeline.answer_stages import AnswerSet, CitationSet
+from rag_eval.pipeline.answer_stages import Answered, AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.explorer import Explored, write_explorer
 from rag_eval.pipeline.history import find_previous, make_record
-from rag_eval.pipeline.measure_stages import Answered, AnswerMeasures, RankingMeasures
+from rag_eval.pipeline.measure_stages import MissedQuestions, RankingMeasures
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
-from rag_eval.pipeline.misses import MissedQuestions
 from rag_eval.pipeline.opening import open_gold_set, open_recorded
-from rag_eval.pipeline.report_parts import MetricsReport
+from rag_eval.pipeline.report_stages import MetricsReport
+from rag_eval.pipeline.retrieval import open_runs
 from rag_eval.pipeline.runner import Work
-from rag_eval.pipeline.runs import open_runs
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.questions import address, embedded_size, marked, rank_missed, slim, unpacked
 from rag_eval.reporting.tables import visible
@@ -60,7 +59,8 @@ def explore(evaluation):
     types = (CorpusSnapshot, CorpusChunks, EvidenceTrust, MissRateClaims, MissedQuestions)
     made = Explored(open_runs(runner), *map(get, types), answered)
     now = make_record(evaluation.config.name, {}, get(MetricsReport).report.dump())
-    previous = find_previous(evaluation.home, now, made.runs.gold)
+    per_query = get(RankingMeasures).per_query
+    previous = find_previous(evaluation.home, now, made.runs.gold, per_query)
     return write_explorer(Work(evaluation, stage, "1"), made, previous)
 
 
@@ -252,14 +252,6 @@ def keep(evaluation, run_id):
 
 
 NIGHTS = [f"2026010{day}T000000000Z-00000000" for day in (1, 2, 3)]
-
-
-def test_another_previous_run_costs_only_a_summary(project):
-    first, second = explore(evaluation_of(project)), explore(evaluation_of(project))
-    names = {path.name for path in first.folder.iterdir()}
-    assert names == {path.name for path in second.folder.iterdir()}
-    own = {name for name in names if not second.path(name).samefile(first.path(name))}
-    assert own == {"summary.json.gz", "artifact.json"}
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 from cli_project import CONFIG, DOCUMENTS
 
-from rag_eval.pipeline.report_parts import figures_for_gates
+from rag_eval.pipeline.report_stages import figures_for_gates
 from rag_eval.reporting.report import Report
 
 FROM = "---\nurl: https://{}/{}\n---\n\n"

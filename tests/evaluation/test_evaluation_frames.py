@@ -2,8 +2,8 @@
 
 from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS, DELTA_S, PER_QUERY
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.answer_stages import CitationSet
-from rag_eval.pipeline.measure_stages import AnswerMeasures, RankingMeasures, StabilityMeasures
+from rag_eval.pipeline.answer_stages import AnswerMeasures, CitationSet
+from rag_eval.pipeline.measure_stages import RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import open_runner
 

@@ -64,8 +64,5 @@ def test_questions_that_were_removed_from_the_home_are_left_out_of_a_page_writte
 def test_a_run_that_ends_before_its_page_leaves_no_page_of_an_earlier_one(project):
     project.run()
     folder = project.reports / "tiny"
-    (folder / "tables").mkdir()
-    (folder / "tables" / "gates.csv").touch()  # earlier versions wrote tables
     open_runner(reopened(project)).one(Node("retrieval_metrics_report"))
     assert not (folder / "index.html").exists()
-    assert list((folder / "tables").iterdir()) == []

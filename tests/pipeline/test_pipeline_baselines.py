@@ -8,7 +8,7 @@ from cli_project import CONFIG, QRELS
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.comparisons import (
+from rag_eval.pipeline.history import (
     HISTORY,
     accept_baseline,
     acceptances,
@@ -114,7 +114,7 @@ def test_reasons_that_accepting_mends_do_not_stop_it(ran, status, code, is_accep
     path.write_text(dumps(kept), encoding="utf-8")
     if is_accepted:
         accept(ran)
-        assert load_baseline(Home(ran.home), "tiny").record.forced is False
+        assert acceptances(Home(ran.home), "tiny")[-1].forced is False
     else:
         with pytest.raises(InputError, match="gates_failed"):
             accept(ran)
@@ -136,8 +136,6 @@ def test_only_whole_runs_of_this_home_and_gold_set_are_accepted(ran):
             accept(ran, name)
     with pytest.raises(InputError, match="run_not_found"):
         accept(ran, gold_set="another")
-    with pytest.raises(InputError, match="run_incomplete"):
-        accept(ran, str(ran.reports / "tiny"))
     with WriteLock(Settings(home=ran.home)), pytest.raises(InputError, match="home_busy"):
         accept(ran)
     path = next((ran.home / "runs").glob("*.json"))
@@ -181,5 +179,5 @@ def test_a_run_with_a_failed_required_gate_needs_force(project):
         accept(project)
     assert load_baseline(Home(project.home), "tiny") is None
     accept(project, force=True)
-    record = load_baseline(Home(project.home), "tiny").record
+    record = acceptances(Home(project.home), "tiny")[-1]
     assert (record.forced, record.failed_gates) == (True, ["acceptance.mrr"])

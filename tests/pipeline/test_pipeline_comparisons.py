@@ -6,8 +6,7 @@ import pytest
 from cli_project import jsonl
 
 from rag_eval.core.errors import InputError
-from rag_eval.pipeline.comparisons import compare_runs, decide_rollout
-from rag_eval.pipeline.history import open_run
+from rag_eval.pipeline.history import compare_runs, decide_rollout, open_run
 from rag_eval.storage.home import Home
 
 MANY = 200

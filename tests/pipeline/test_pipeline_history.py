@@ -166,15 +166,6 @@ def test_runs_are_found_by_name(ran):
         open_run(Home(ran.home), "previous", "tiny")
 
 
-def test_a_report_alone_is_opened_by_its_path(ran):
-    folder = ran.reports / "tiny"
-    for name in (folder, folder / "retrieval-metrics.json"):
-        alone = open_run(Home(ran.home), str(name))
-        assert (alone.folder, alone.report().run_id) == (folder, ran.second["run_id"])
-        assert len(alone.per_query()) == len(open_run(Home(ran.home), "latest").per_query())
-    assert open_run(Home(ran.home), "latest").folder is None
-
-
 def test_a_changed_report_is_refused(ran):
     path = ran.home / "runs" / f"{ran.second['run_id']}.json"
     text = path.read_text(encoding="utf-8")
@@ -188,14 +179,18 @@ def test_a_changed_report_is_refused(ran):
 
 def test_figures_that_are_gone_or_damaged_are_never_fatal(ran):
     home, now = Home(ran.home), open_run(Home(ran.home), "latest")
-    gold = types.SimpleNamespace(queries=pd.DataFrame({"query_id": ["keep"]}))
-    assert find_previous(home, now, gold).means.shape == (1, 6)
+    gold = types.SimpleNamespace(
+        queries=pd.DataFrame({"query_id": ["keep"]}), shared=SharedGold.of_groups(np.arange(1))
+    )
+    now = now.model_copy(update={"run_id": "3" + now.run_id[1:]})
+    figures = now.per_query()
+    assert find_previous(home, now, gold, figures).means.shape == (1, 6)
     for path in (ran.home / "artifacts" / "ranking_measures").rglob("per_query.parquet"):
         path.write_bytes(b"no table")
-    found = find_previous(home, now, gold)
-    assert (found.means, found.reason, found.changes) == (None, GONE, {})
+    means, part = find_previous(home, now, gold, figures)[::-1]
+    assert (means, part.deltas, part.why["deltas"], part.changes) == (None, None, GONE, {})
     shutil.rmtree(ran.home / "artifacts" / "ranking_measures")
-    assert find_previous(home, now, gold).reason == GONE
+    assert find_previous(home, now, gold, figures).part.why["deltas"] == GONE
 
 
 TABLE = pd.DataFrame(

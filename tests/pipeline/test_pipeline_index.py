@@ -11,7 +11,7 @@ from rag_eval.corpus.chunking import chunks_hash
 from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.runs import StrategyRun
+from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.stages import open_runner
 
 CONFIG = """\

@@ -1,6 +1,6 @@
 import pytest
 
-from rag_eval.pipeline import runs
+from rag_eval.pipeline import retrieval as runs
 
 TEXTS = [f"question {number}" for number in range(100)]
 
