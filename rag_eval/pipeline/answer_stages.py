@@ -477,10 +477,10 @@ def measure_answers(
         verifier_usage=usage,
     )
     # after a failure of a model that is asked, the next run asks again
-    failed = (faithfulness.model_extra or {}).get("failures")
+    open_requests = (faithfulness.model_extra or {}).get("failures")
     if part is not None and usage is not None:
-        failed = failed or part.failures
-    measured.is_lasting = not failed
+        open_requests = open_requests or part.failures
+    measured.is_lasting = not open_requests
     return measured
 
 
