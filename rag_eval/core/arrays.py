@@ -25,13 +25,7 @@ def expand_ranges(starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArr
 
 
 def find_rows(kept_rows: npt.NDArray[np.bytes_], wanted: npt.NDArray[np.bytes_]) -> IntArray:
-    """Return the first row of each wanted key among the known keys of the same width; -1 for none.
-
-    Examples
-    --------
-    >>> find_rows(np.array([b"b", b"a", b"b"]), np.array([b"a", b"b", b"c"])).tolist()
-    [1, 0, -1]
-    """
+    """Return the first row of each wanted key among kept keys of the same width; -1 for none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -71,9 +65,6 @@ def find_overlaps(ranges: Ranges, chunks: Ranges) -> tuple[IntArray, IntArray]:
 
 
 def number(value: float) -> float | None:
-    """Convert a figure to a number for JSON.
-
-    NaN and infinity become null. Other figures keep twelve significant digits, so that equal inputs
-    give equal bytes.
-    """
+    """Convert a figure for JSON: null for NaN and infinity, else twelve significant digits."""
+    # Equal inputs give equal bytes.
     return float(f"{value:.12g}") if math.isfinite(value) else None

@@ -28,13 +28,7 @@ def quoted(value: object, limit: int = MAX_QUOTED_CHARS) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Write a number with its noun.
-
-    Examples
-    --------
-    >>> format_count(1, "run"), format_count(1200, "query")
-    ('1 run', '1,200 queries')
-    """
+    """Write a number with its noun, as `1 run` and `1,200 queries`."""
     if number != 1:
         noun = f"{noun[:-1]}ies" if re.search("[^aeiou]y$", noun) else f"{noun}s"
     return f"{number:,} {noun}"

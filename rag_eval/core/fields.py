@@ -28,11 +28,6 @@ def read_id(value: object) -> str | None:
 
     Whole numbers of Python and NumPy serve as ids. A float does not, because 1.0 may stand for the
     texts 1 and 1.0.
-
-    Examples
-    --------
-    >>> read_id(7), read_id(" 007 "), read_id("/data/a.md"), read_id(True), read_id(1.0)
-    ('7', '007', '/data/a.md', None, None)
     """
     if isinstance(value, str):
         text = value.strip()
@@ -80,22 +75,13 @@ COLUMN_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def find_column(column: str, names: Iterable[object]) -> int | None:
-    """Return the place of a column of COLUMN_NAMES in a header; a name in capitals counts too.
-
-    Examples
-    --------
-    >>> find_column("doc_id", ["Query-ID", "Corpus-ID"]), find_column("score", ["Score", "score"])
-    (1, 1)
-    """
+    """Return the place of a column of COLUMN_NAMES in a header; a name in capitals counts too."""
     exact = [str(name).strip() for name in names]
-    spellings = (exact, [name.lower() for name in exact])
-    places = (
-        spelling.index(name)
-        for spelling in spellings
-        for name in COLUMN_NAMES[column]
-        if name in spelling
-    )
-    return next(places, None)
+    for header in (exact, [name.lower() for name in exact]):
+        for name in COLUMN_NAMES[column]:
+            if name in header:
+                return header.index(name)
+    return None
 
 
 # ---- Ids in TREC files, whose columns are separated by white space.
@@ -104,15 +90,9 @@ _ENCODED: Final = (" ", "%", '"')
 
 
 def encode_id(text: str) -> str:
-    """Percent-encode white space, controls, quotes and percent signs of an id.
-
-    Examples
-    --------
-    >>> encode_id("my notes.md"), encode_id("100%"), encode_id("überblick/a.md")
-    ('my%20notes.md', '100%25', 'überblick/a.md')
-    """
+    """Percent-encode white space, controls, quotes and percent signs: `my%20notes.md`."""
     if text.isprintable() and not any(char in text for char in _ENCODED):
-        return text
+        return text  # the usual case
     return "".join(
         char
         if char.isprintable() and not char.isspace() and char not in _ENCODED
@@ -122,12 +102,6 @@ def encode_id(text: str) -> str:
 
 
 def decode_id(text: str) -> str:
-    """Undo `encode_id`; a text that `encode_id` never writes stays as it is.
-
-    Examples
-    --------
-    >>> decode_id("my%20notes.md"), decode_id("https://example.org/a%2Fb"), decode_id("5% off")
-    ('my notes.md', 'https://example.org/a%2Fb', '5% off')
-    """
+    """Undo `encode_id`; a text that `encode_id` never writes, such as `5% off`, stays as it is."""
     plain = urllib.parse.unquote(text) if "%" in text else text
     return plain if encode_id(plain) == text else text

@@ -102,11 +102,10 @@ def _refuse(message: str, group: str, cause: str, accepted: str | None = None) -
 def load_classes(
     base: type[Kind], tag: str, built_in: Mapping[str, str], group: str
 ) -> dict[str, type[Kind]]:
-    """Load the classes of this package, then those that the entry points of `group` add.
+    """Load `built_in` classes (name -> `module:class`), then those of the entry points of `group`.
 
-    `built_in` is name -> `module:class`. Each class must be a subclass of `base`. The type of its
-    field `tag` must be `Literal[name]`. Raises `InputError` (`kind_unusable`) if a class cannot be
-    imported, does not fit, or has the name of another class.
+    Each must be a subclass of `base` whose field `tag` has the type `Literal[name]`. Raises
+    InputError (`kind_unusable`) if one cannot be imported, does not fit, or has a name twice.
     """
     classes: dict[str, type[Kind]] = {}
     added = ((point.name, point.value) for point in metadata.entry_points(group=group))

@@ -50,7 +50,7 @@ class Fault(NamedTuple):
 
 
 class _RefusedError(ValueError):
-    """A JSON value that the standard library accepts and this package refuses."""
+    """A file or JSON value that the standard library accepts and this package refuses."""
 
     def __init__(self, *fault: str) -> None:
         super().__init__(*fault)
@@ -59,63 +59,43 @@ class _RefusedError(ValueError):
 
 # ---- Files and lines.
 
-GZIP_ENDING = ".gz"
-_GZIP_MARK = b"\x1f\x8b"
-
-
-def find_file(path: Path) -> Path:
-    """Return the path of a text file: as given, or with `.gz` where only that file exists."""
-    packed = path.with_name(path.name + GZIP_ENDING)
-    return packed if not path.exists() and packed.exists() else path
-
-
-def ending_of(path: Path) -> str:
-    """Return the ending of a file name in lower case, without `.gz`.
-
-    Examples
-    --------
-    >>> ending_of(Path("run.TREC.gz")), ending_of(Path("qrels"))
-    ('.trec', '')
-    """
-    name = path.name.lower().removesuffix(GZIP_ENDING)
-    return Path(name).suffix
-
-
-class _NotAFileError(OSError):
-    """A path of a folder, a pipe or a device."""
-
-
-class _TooLargeError(OSError):
-    """A file that holds more bytes than the limit."""
-
-
-_TOO_LARGE = "more after decompression"
-
-
+_GZIP_ENDING, _GZIP_MARK = ".gz", b"\x1f\x8b"
 _READ_ERRORS = (OSError, EOFError, ValueError, zlib.error)
 """Errors of paths, of damaged gzip files, and of files that are larger than the limit."""
 
 
+def find_file(path: Path) -> Path:
+    """Return the path of a text file: as given, or with `.gz` where only that file exists."""
+    packed = path.with_name(path.name + _GZIP_ENDING)
+    return packed if not path.exists() and packed.exists() else path
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending of a file name in lower case, without `.gz`: `.trec` of `run.TREC.gz`."""
+    return Path(path.name.lower().removesuffix(_GZIP_ENDING)).suffix
+
+
 def _report_unreadable(error: Exception, path: Path, problems: ProblemList, limit: int) -> None:
-    accepted = None
     fault = Fault("unreadable_file", f"the file cannot be read: {quoted(str(error))}")
     if isinstance(error, FileNotFoundError):
         fault = Fault("missing_file", "the file does not exist")
-    elif isinstance(error, _NotAFileError):
-        fault = Fault("not_a_file", "this is not a regular file")
-    elif isinstance(error, _TooLargeError):
-        fault = Fault("file_too_large", "the file is too large", str(error))
-        accepted = f"at most {limit} bytes"
+    elif isinstance(error, _RefusedError):
+        fault = error.fault
+    accepted = f"at most {limit} bytes" if fault.code == "file_too_large" else None
     problems.add(fault.code, fault.message, path, found=fault.found, accepted=accepted)
+
+
+def _check_size(size: int, limit: int, found: str) -> None:
+    if size > limit:
+        raise _RefusedError("file_too_large", "the file is too large", found)
 
 
 def _open(path: Path, limit: int) -> BinaryIO | gzip.GzipFile:
     """Open a regular file of at most `limit` bytes; a gzip file may hold more."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise _NotAFileError
-    if status.st_size > limit:
-        raise _TooLargeError(f"{status.st_size} bytes")
+        raise _RefusedError("not_a_file", "this is not a regular file")
+    _check_size(status.st_size, limit, f"{status.st_size} bytes")
     stream = path.open("rb")
     if not stream.peek(len(_GZIP_MARK)).startswith(_GZIP_MARK):
         return stream
@@ -131,8 +111,7 @@ def _split_lines(
     is_start, is_whole = True, True
     while part := stream.readline(MAX_LINE_BYTES + 1):
         size += len(part)
-        if size > limit:
-            raise _TooLargeError(_TOO_LARGE)
+        _check_size(size, limit, "more after decompression")
         ends = part.endswith(b"\n") or len(part) <= MAX_LINE_BYTES
         if is_start:
             number, is_whole = number + 1, ends
@@ -149,20 +128,16 @@ def _decode(data: bytes | None) -> str | Fault:
     if data is None:
         return Fault("line_too_long", "the line is too long", f"over {MAX_LINE_BYTES} bytes")
     zeros = data.count(0)
-    if not zeros:
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            bad_byte = f"byte 0x{data[error.start]:02x} at byte {error.start + 1}"
-            message = "the text is not UTF-8, perhaps it is Latin-1 or Windows-1252"
-            fault = Fault("bad_encoding", message, bad_byte)
-    elif zeros > 1 and len(data) < 3 * zeros:
-        fault = Fault("bad_encoding", "the text is UTF-16 or UTF-32, not UTF-8")
-    else:
-        fault = Fault("nul_byte", "the text holds a NUL byte", f"at byte {data.index(0) + 1}")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return Fault("bad_encoding", "the text is UTF-16, not UTF-8")
-    return fault
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or (zeros > 1 and len(data) < 3 * zeros):
+        return Fault("bad_encoding", "the text is UTF-16 or UTF-32, not UTF-8")
+    if zeros:
+        return Fault("nul_byte", "the text holds a NUL byte", f"at byte {data.index(0) + 1}")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        bad_byte = f"byte 0x{data[error.start]:02x} at byte {error.start + 1}"
+        message = "the text is not UTF-8, perhaps it is Latin-1 or Windows-1252"
+        return Fault("bad_encoding", message, bad_byte)
 
 
 def decode_file(data: bytes, path: Path, problems: ProblemList) -> str | None:
@@ -180,8 +155,7 @@ def read_text(path: Path, problems: ProblemList, limit: int) -> str | None:
     try:
         with _open(path, limit) as stream:
             data = stream.read(limit + 1)
-        if len(data) > limit:
-            raise _TooLargeError(_TOO_LARGE)
+        _check_size(len(data), limit, "more after decompression")
     except _READ_ERRORS as error:
         _report_unreadable(error, path, problems, limit)
         return None
@@ -220,36 +194,6 @@ def read_lines(
             yield number, text.rstrip("\r\n")
 
 
-def _read_table(
-    path: Path, problems: ProblemList, separator: str = ",", limit: int = MAX_FILE_BYTES
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the cells of each row of a CSV file that is not blank.
-
-    The first row has the names of the columns. Problems: those of `read_text`, `bad_csv`, and
-    `bad_columns` for a row with another number of cells, which is left out.
-    """
-    text = read_text(path, problems, limit)
-    if text is None:
-        return
-    csv.field_size_limit(MAX_LINE_BYTES)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    line, width = 1, 0
-    accepted = 'UTF-8; text with a separator or a line break stands in "quotation marks"'
-    try:
-        for cells in reader:
-            first, line = line, reader.line_num + 1
-            width = width or len(cells)
-            if cells and len(cells) == width:
-                yield first, cells
-            elif any(map(str.strip, cells)):
-                message = f"this row has {len(cells)} columns where {width} are due"
-                problems.add("bad_columns", message, path, line=first, accepted=accepted)
-    except csv.Error as error:
-        problems.add(
-            "bad_csv", f"not CSV: {quoted(str(error))}", path, line=line, accepted=accepted
-        )
-
-
 # ---- JSON lines.
 
 
@@ -281,8 +225,7 @@ _STRICT: dict[str, Any] = {
 def parse_object(data: bytes | str | None, *, strict: bool = True) -> dict[str, Any] | Fault:
     """Parse one line to a JSON object.
 
-    With `strict`, NaN, infinity, numbers that no float holds, and keys that stand twice are
-    refused.
+    `strict` refuses NaN, infinity, numbers that no float holds, and keys that stand twice.
     """
     text = data if isinstance(data, str) else _decode(data)
     if isinstance(text, Fault):
@@ -359,18 +302,40 @@ def read_records(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[
     Values of .csv and .tsv are texts. Faults become problems.
     """
     ending = ending_of(path)
-    if ending in {".jsonl", ".json"}:
-        yield from (read_objects if ending == ".jsonl" else read_values)(path, problems)
-        return
-    rows = _read_table(path, problems, "\t" if ending == ".tsv" else ",")
-    line, header = next(rows, (0, []))
-    if len(set(header)) < len(header):
-        header_text = quoted(", ".join(header))
-        more: Place = {"line": line, "found": header_text, "accepted": "each name of a column once"}
-        problems.add("duplicate_column", "two columns have one name", path, **more)
-        return
-    for line, cells in rows:
-        yield line, dict(zip(header, cells, strict=True))
+    if ending == ".jsonl":
+        yield from read_objects(path, problems)
+    elif ending == ".json":
+        yield from read_values(path, problems)
+    else:
+        yield from _read_table(path, problems, "\t" if ending == ".tsv" else ",")
+
+
+def _read_table(
+    path: Path, problems: ProblemList, separator: str
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the line and cells of each row under a header; report rows of another width."""
+    text = read_text(path, problems, MAX_FILE_BYTES) or ""
+    csv.field_size_limit(MAX_LINE_BYTES)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    accepted = 'UTF-8; text with a separator or a line break stands in "quotation marks"'
+    line, header = 1, list[str]()
+    try:
+        for cells in reader:
+            first, line = line, reader.line_num + 1
+            if not header:
+                header = cells
+                if len(set(header)) < len(header):
+                    message, names = "two columns have one name", quoted(", ".join(header))
+                    problems.add("duplicate_column", message, path, line=first, found=names)
+                    return
+            elif len(cells) == len(header):
+                yield first, dict(zip(header, cells, strict=True))
+            elif any(map(str.strip, cells)):
+                message = f"this row has {len(cells)} columns where {len(header)} are due"
+                problems.add("bad_columns", message, path, line=first, accepted=accepted)
+    except csv.Error as error:
+        message = f"not CSV: {quoted(str(error))}"
+        problems.add("bad_csv", message, path, line=line, accepted=accepted)
 
 
 class SeenIds:
@@ -412,13 +377,7 @@ class FieldFault(NamedTuple):
 
 
 def format_location(location: Sequence[int | str]) -> str:
-    """Write a location as text.
-
-    Examples
-    --------
-    >>> format_location(("strategies", 1, "rerank", "lambda"))
-    'strategies[1].rerank.lambda'
-    """
+    """Write a location as text, such as `strategies[1].rerank.lambda`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return "".join(parts).removeprefix(".")
 

@@ -58,19 +58,13 @@ class Identity:
 
     @property
     def stated_model(self) -> str:
-        """Model and pooling as a citation states them; `none` without vectors.
-
-        Examples
-        --------
-        >>> Identity("hybrid:0", "lsa-256@1f2e").stated_model
-        'lsa-256:sum@1f2e'
-        """
+        """Model and pooling as a citation states them, `lsa-256:sum@1f2e`; `none` without any."""
         name, at, fit = self.embed_model.partition("@")
-        pooling = next((kind for model, kind in POOLING.items() if name.startswith(model)), "")
+        pooling = next((kind for model, kind in _POOLING.items() if name.startswith(model)), "")
         return f"{name}:{pooling}{at}{fit}" if pooling else self.embed_model or "none"
 
 
-POOLING: Final[Mapping[str, str]] = {
+_POOLING: Final[Mapping[str, str]] = {
     "all-MiniLM-L6-v2": "mean",
     "lsa-": "sum",  # of the vectors of the terms, weighted by tf-idf
     "chroma:": "unstated",

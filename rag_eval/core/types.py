@@ -34,8 +34,10 @@ REQUIRED = tuple(
     "doc_id section_id snippet_id source_url offsets tokens index_hash embed_model analyzer "
     "rev".split()
 )
-OPTIONAL = ("window", "page", "score_raw", "score_norm", "rerank_score", "k_pos", "k_final")
-PAYLOAD_FIELDS = (*REQUIRED, *OPTIONAL)
+PAYLOAD_FIELDS = (
+    *REQUIRED,
+    *("window", "page", "score_raw", "score_norm", "rerank_score", "k_pos", "k_final"),
+)
 AUDITABLE_FIELDS = ("snippet_id", "section_id", "source_url", "offsets", "tokens")
 """Fields of a citation in the auditable block `{citations, answer, ΔS, λ}`."""
 
@@ -63,8 +65,9 @@ CODES = (
 )
 """Every code in the order of its rule. The first rule that fails gives the code."""
 
+_CITE_FIRST = "enforce cite-first in the prompt contract"
 FIXES = {
-    "empty_citations": "enforce cite-first in the prompt contract",
+    "empty_citations": _CITE_FIRST,
     **{f"missing_{field}": f"add {field} in the adapter" for field in REQUIRED},
     "bad_offsets": "rebuild the offsets and verify their unit",
     "mixed_units": "use one unit of offsets in a run",
@@ -78,7 +81,7 @@ FIXES = {
     "source_url_mismatch": "copy source_url from the index; index again if the document moved",
     "unknown_snippet": "reject the answer: the snippet does not exist",
     "quote_mismatch": "reject the answer: the source does not say this",
-    "explained_before_cited": "enforce cite-first in the prompt contract",
+    "explained_before_cited": _CITE_FIRST,
 }
 """Remedy of each code."""
 
@@ -427,26 +430,10 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
     Runs of white space become one blank. Control, bidirectional, invisible and broken characters
     become escapes. The cut never splits an escape. It splits a letter from its marks only if the
     marks alone would fill the line.
-
-    Examples
-    --------
-    >>> snippet("one\n  two\u202e")
-    'one two\\u202e'
-    >>> snippet("abcdef", 4)
-    'abc…'
     """
-    line = " ".join(text.split())
-    if len(line) <= limit and len(short := "".join(map(_escape, line))) <= limit:
-        return short
-    pieces: list[str] = []
-    length = 0
-    for word in line.split(" "):  # no piece is empty, so limit + 1 pieces are too long
-        for character in (" " + word if pieces else word)[: limit + 1]:
-            pieces.append(_escape(character))
-            length += len(pieces[-1])
-        if length > limit:
-            break
-    if length <= limit:
+    # No piece is empty, so the first limit + 1 characters always show whether the text fits.
+    pieces = [_escape(character) for character in " ".join(text.split())[: limit + 1]]
+    if sum(map(len, pieces)) <= limit:
         return "".join(pieces)
     n_whole = total = 0
     while total + len(pieces[n_whole]) < limit:
@@ -462,15 +449,13 @@ def snippet(text: str, limit: int = SNIPPET_CHARS) -> str:
 
 Id = Annotated[str, BeforeValidator(ID.check)]
 """The id of a question, wording, document, section or passage, as a field of a row."""
-PlainText = Annotated[
-    str,
-    require(
-        lambda text: "\x00" not in text,
-        "nul_byte",
-        "the text holds a NUL byte",
-        "a string without NUL bytes",
-    ),
-]
+_HAS_NO_NUL = require(
+    lambda text: "\x00" not in text,
+    "nul_byte",
+    "the text holds a NUL byte",
+    "a string without NUL bytes",
+)
+PlainText = Annotated[str, _HAS_NO_NUL]
 """A text of any length, as a field of a row."""
 Title = Annotated[PlainText, BeforeValidator(lambda value: "" if value is None else value)]
 """A title, as a field of a row; null is an empty title."""
