@@ -209,6 +209,8 @@ class StoredRetrieval:
 MAX_TERMS = 32
 MAX_TERM_CHARS = 200
 
+_MOST_SECTIONS = 2
+"""Most sections of the first retrieved chunks that are read whole."""
 _QUOTED = re.compile(
     r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|«([^»\n]{1,200})»"
     r"|(?<!\w)'([^'\n]{1,200})'(?!\w)"
@@ -442,7 +444,7 @@ class Preflights:
         """Take the chunks of the named sections, or of the first sections of the ranking."""
         ranking = {chunk.snippet_id: chunk for chunk in ranked}
         wanted = step.sections or tuple(dict.fromkeys(chunk.section_id for chunk in ranked))
-        taken = wanted if step.sections else wanted[: step.max_sections]
+        taken = wanted if step.sections else wanted[:_MOST_SECTIONS]
         chunks: list[ScoredChunk] = []
         missing = []
         n_withheld = 0
@@ -459,7 +461,7 @@ class Preflights:
                 chunk = self._library.payload(row, len(chunks) + 1, 1.0, 1.0)
                 chunks.append(ranking.get(chunk.snippet_id, chunk))
         return _Findings(
-            {"sections": step.sections, "max_sections": step.max_sections},
+            {"sections": step.sections, "max_sections": _MOST_SECTIONS},
             chunks,
             filtered={"over_max_sections": len(wanted) - len(taken), **_count_withheld(n_withheld)},
             missing=missing,

@@ -50,13 +50,11 @@ class Grep(Part):
 
 
 class Section(Part):
-    """Evidence by section: the sections of `sections`, else those of the first retrieved chunks."""
+    """Evidence by section: those of `sections`, else two of the first retrieved chunks."""
 
     kind: Literal["section"]
     sections: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = ()
     """Section ids to use for every question."""
-    max_sections: int = Field(default=2, ge=1, le=100)
-    """Most sections of the first retrieved chunks."""
 
 
 Preflight = Annotated[Retrieve | Grep | Section, Field(discriminator="kind")]
@@ -429,8 +427,6 @@ class Gates(Part):
     """Measures of the primary strategy that are compared with the accepted baseline."""
     max_relative_drop: float = Field(default=0.05, gt=0, lt=1)
     """A drop of this share whose interval excludes zero fails the regression gate."""
-    min_convergent_hit: float = Field(default=0.5, ge=0, le=1)
-    """Share of questions that must be convergent and hit, for the stability gate."""
     min_trust: float = Field(default=0.6, ge=0, le=1)
     """Mean trust of the primary strategy's results."""
 

@@ -451,6 +451,8 @@ REMOVED_KEYS: Final = {
     "answers.preflights.patterns": "list literal `terms`",
     "answers.max_sentences": "the deterministic mode cites up to three sentences; delete the key",
     "description": "nothing shows it; write a comment",
+    "answers.preflights.max_sections": "two sections are read; list `sections` for others",
+    "gates.min_convergent_hit": "half of the questions must be convergent and hit",
     "corpus.pattern": "all files of known formats are read; `exclude` leaves files out",
     **dict.fromkeys(
         (f"corpus.{name}_column" for name in ("title", "url", "author", "date")),

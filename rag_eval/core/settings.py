@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -31,6 +31,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.parts import BUILT_IN_MODEL, ConfigValue, Name, Part
 
 SETTINGS_FILE = "settings.toml"
+Entry = TypeVar("Entry")
 _BUCKET = re.compile(r"(?!file:|local:)[a-z][a-z0-9+.-]*://[^/:\s][^:\s]*\Z")
 
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -141,10 +142,7 @@ class MailAlerts(Part):
     """Mail server and receivers of failed runs; nothing configured, nothing sent."""
 
     host: str = Field(min_length=1, max_length=255)
-    """Name of the mail server."""
-    tls: Literal["starttls", "tls"] = Field(
-        default="starttls", description="starttls at port 587, or tls at port 465"
-    )
+    """Name of the mail server, which is asked at port 587 with STARTTLS."""
     user: str | None = None
     """User at the mail server; default: the sender."""
     password_env: EnvironmentName
@@ -293,6 +291,9 @@ REMOVED_SETTINGS: Final = {
     "engines.*.key_scheme": "write the scheme before the key in its variable, as `ApiKey ...`",
     "latency_queries": "up to 60 wordings are timed; delete the line",
     "alerts.dagster_url": "a mail names the run; Dagster finds it by its id",
+    "alerts.tls": "mail goes by STARTTLS; delete the line",
+    "timezone": "write `schedule` in UTC",
+    "ragas_endpoint": "name the judge as `answers.endpoint` of the gold set",
 }
 """Settings of earlier versions, each with what to use instead; `*` is any name."""
 
@@ -345,13 +346,12 @@ class Settings(BaseSettings):
         "chroma.headers; default: embedded in the home",
     )
     chroma: ChromaServer = ChromaServer()
-    schedule: str = Field(default="0 2 * * *", description="cron of the nightly job")
+    schedule: str = Field(default="0 2 * * *", description="cron of the nightly job, in UTC")
     schedule_on: bool = Field(
         default=True,
         description="whether Dagster starts the nightly job by itself; off under make ui, "
         "until a person turns the schedule on there",
     )
-    timezone: str = Field(default="UTC", description="IANA time zone of the schedule")
     asset_key_prefix: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9_]*$",
@@ -415,11 +415,6 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="name -> model that scores answer sentences, which gold sets may name",
     )
-    ragas_endpoint: str | None = Field(
-        default=None,
-        description="chat endpoint that judges faithfulness while FEATURE_RAGAS_EVAL is on; "
-        "default: the one that answers",
-    )
     database_url: SecretStr | None = Field(
         default=None,
         validate_default=True,
@@ -458,7 +453,7 @@ class Settings(BaseSettings):
             "FEATURE_RAGAS_EVAL", "RAG_EVAL_FEATURE_RAGAS_EVAL", "feature_ragas_eval"
         ),
     )
-    """Whether ragas and a chat endpoint judge faithfulness."""
+    """Whether ragas and `answers.endpoint` of the gold set judge faithfulness."""
 
     @model_validator(mode="before")
     @classmethod
@@ -535,25 +530,18 @@ class Settings(BaseSettings):
 
     def find_endpoint(self, name: str | None, field: str) -> Endpoint:
         """Return the chat endpoint of a name in `field`; raises InputError `unknown_endpoint`."""
-        if name is None or name not in self.endpoints:
-            raise InputError.of(
-                "unknown_endpoint",
-                "the settings enable no chat endpoint of this name",
-                field=field,
-                found=name or "nothing",
-                accepted=", ".join(sorted(self.endpoints))
-                or "none is enabled; see RAG_EVAL_ENDPOINTS",
-            )
-        return self.endpoints[name]
+        return _find("endpoint", self.endpoints, name, field)
 
     def find_verifier(self, name: str) -> VerifierSettings:
         """Return the verifier of a name; raises InputError `unknown_verifier`."""
-        if name not in self.verifiers:
-            raise InputError.of(
-                "unknown_verifier",
-                "the settings hold no verifier of this name",
-                field="answers.verifier",
-                found=name,
-                accepted=", ".join(sorted(self.verifiers)) or "none is there; see verifiers",
-            )
-        return self.verifiers[name]
+        return _find("verifier", self.verifiers, name, "answers.verifier")
+
+
+def _find(kind: str, entries: Mapping[str, Entry], name: str | None, field: str) -> Entry:
+    if name is None or name not in entries:
+        message = f"the settings hold no {kind} of this name"
+        accepted = ", ".join(sorted(entries)) or f"none is there; see {kind}s of the settings"
+        raise InputError.of(
+            f"unknown_{kind}", message, field=field, found=name or "nothing", accepted=accepted
+        )
+    return entries[name]

@@ -213,7 +213,6 @@ def _freshness(settings: Settings) -> dg.FreshnessPolicy:
         start=dt.datetime(2024, 1, 5, tzinfo=dt.UTC),  # a Friday
         fmt="%Y-%m-%dT%H:%M",
         cron_schedule=settings.schedule,
-        timezone=settings.timezone,
     ).get_first_partition_window()
     between = dt.timedelta(days=1) if nights is None else nights.end - nights.start
     return dg.FreshnessPolicy.time_window(fail_window=between + dt.timedelta(hours=12))

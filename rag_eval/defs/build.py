@@ -134,7 +134,7 @@ def build_definitions(settings: Settings | None = None) -> dg.Definitions:
         name=SCHEDULE,
         job=job,
         cron_schedule=settings.schedule,
-        execution_timezone=settings.timezone,
+        execution_timezone="UTC",
         default_status=status.RUNNING if settings.schedule_on else status.STOPPED,
         description="One run for each nightly gold set",
     )
@@ -205,7 +205,7 @@ def make_alerts(alerts: MailAlerts) -> dg.SensorDefinition:
         email_to=alerts.to,
         email_body_fn=describe_failure,
         smtp_host=alerts.host,
-        smtp_type={"starttls": "STARTTLS", "tls": "SSL"}[alerts.tls],
+        smtp_type="STARTTLS",
         smtp_user=alerts.user,
         name="alert_run_failed",
         default_status=dg.DefaultSensorStatus.RUNNING,

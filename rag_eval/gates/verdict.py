@@ -102,9 +102,7 @@ class StabilityGate(Gate):
     def judge(self, inputs: GateInputs) -> Iterator[Judgement]:
         """Judge both floors."""
         gates = inputs.config.gates
-        together = Floor(
-            measure="convergent_hit_share", direction=">=", bound=gates.min_convergent_hit
-        )
+        together = Floor(measure="convergent_hit_share", direction=">=", bound=0.5)
         for part, floor in (("delta_s", DELTA_S), ("convergent_hit", together)):
             yield judge_floor(floor, inputs.figures.get(floor.measure), gates.min_queries, part)
 

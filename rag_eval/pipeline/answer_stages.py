@@ -366,8 +366,8 @@ class AnswerMeasures(Result):
 
 def _find_judge(work: Work) -> tuple[str, Endpoint]:
     """Return name and endpoint of the judge; default: the endpoint of the answers."""
-    name = work.settings.ragas_endpoint or _answers_of(work.config).endpoint
-    return name or "", work.settings.find_endpoint(name, "ragas_endpoint")
+    name = _answers_of(work.config).endpoint
+    return name or "", work.settings.find_endpoint(name, "answers.endpoint")
 
 
 def _open_verifier(work: Work) -> Verifier | None:

@@ -148,9 +148,9 @@ def test_sections_that_are_named_come_whole_and_unknown_ones_are_said():
 
 
 def test_sections_of_what_retrieval_put_first():
-    found, _ = gather("Rome capital", {"kind": "section", "max_sections": 1})
-    assert tokens(found) == ["docs/capitals.md:5-6"]
-    assert found.records[0].filtered["over_max_sections"] == 1
+    found, _ = gather("Rome capital", {"kind": "section"})
+    assert tokens(found)[0] == "docs/capitals.md:5-6"
+    assert len({item.chunk.section_id for item in found.evidence}) == 2
 
 
 def test_failed_retrieval_is_a_fault():

@@ -184,12 +184,10 @@ def test_schedule_requests_exactly_the_assets_and_checks_of_each_nightly_gold_se
 
 
 def test_schedule_follows_the_settings(project):
-    settings = project.settings.model_copy(
-        update={"schedule": "30 4 * * 1", "timezone": "Europe/Berlin"}
-    )
+    settings = project.settings.model_copy(update={"schedule": "30 4 * * 1"})
     definitions = build_definitions(settings)
     schedule = definitions.get_repository_def().get_schedule_def(SCHEDULE)
-    assert (schedule.cron_schedule, schedule.execution_timezone) == ("30 4 * * 1", "Europe/Berlin")
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("30 4 * * 1", "UTC")
     assert (schedule.job_name, schedule.default_status) == (JOB, dg.DefaultScheduleStatus.RUNNING)
     off = build_definitions(settings.model_copy(update={"schedule_on": False}))
     schedule = off.get_repository_def().get_schedule_def(SCHEDULE)

@@ -103,7 +103,8 @@ def test_the_convergent_share_is_held_to_its_lower_bound():
         "stability.delta_s": "pass",
         "stability.convergent_hit": "pass",
     }
-    strict = judge("stability", figures=figures, config={"min_convergent_hit": 0.55})[1]
+    figures["convergent_hit_share"] = share | {"ci_low": 0.4, "ci_high": 0.49}
+    strict = judge("stability", figures=figures)[1]
     assert (strict.status, strict.reason_code) == ("fail", "bound_not_met")
     reason = "no question has a second wording"
     figures["convergent_hit_share"] = {"value": None, "value_reason": reason}
