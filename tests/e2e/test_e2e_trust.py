@@ -269,11 +269,7 @@ def test_an_allowed_chunk_is_indexed_until_revoked(nights):
 
 
 @pytest.mark.slow
-def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
-    import dagster as dg
-
-    from rag_eval.defs.build import JOB, build_definitions, known_gold_sets
-
+def test_a_leaked_attack_fails_the_run(project, leaky):
     planted(project)
     leaky(
         {"doc_id": "storage.md", "text": "Results are kept in the folder"},
@@ -288,35 +284,6 @@ def test_a_leaked_attack_fails_the_run_and_the_nightly_job(project, leaky):
     assert (example["strategy"], example["doc_id"], example["rank"]) == ("leak", "planted.md", 2)
     assert "pattern.override.ignore_earlier" in example["reasons"]
     assert project.report()["poisonedBlocked"] == 1
-    by_command = project.report()["content_hash"]
-
-    settings = Settings(
-        home=project.home,
-        reports=project.root / "nightly",
-        gold_sets=project.gold.parent,
-        primary_gold_set="tiny",
-        sources={"leak": "leaky_port:Leaky"},
-    )
-    (known,) = known_gold_sets(settings.gold_sets)
-    with dg.DagsterInstance.ephemeral() as instance:
-        job = build_definitions(settings).resolve_job_def(JOB)
-        ended = job.execute_in_process(
-            partition_key="tiny",
-            instance=instance,
-            raise_on_error=False,
-            asset_selection=known.assets,
-        )
-        failed = [event.step_key for event in ended.all_events if event.is_step_failure]
-        checks = {check.check_name: check.passed for check in ended.get_asset_check_evaluations()}
-        events = ended.get_asset_materialization_events()
-        made = {"/".join(event.asset_key.path): event.materialization for event in events}
-    assert failed == ["reporting__gate_verdict"]
-    assert {"reporting/retrieval_metrics_report", "reporting/mlflow_record"} <= made.keys()
-    assert checks["poisoning"] is False
-    assert made["trust/evidence_trust"].metadata["n_blocked"].value == 1
-    path = settings.reports / "tiny" / "retrieval-metrics.json"
-    assert json.loads(path.read_text(encoding="utf-8"))["content_hash"] == by_command
-
     # An outside retriever may return text that a person allowed, in any pieces.
     allow(project)
     leaky({"doc_id": "planted.md", "text": ATTACK}, {"doc_id": "planted.md", "text": ATTACK[:60]})

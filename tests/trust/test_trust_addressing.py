@@ -1,24 +1,20 @@
 import json
 import tomllib
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from growth import growth
 
 from rag_eval.trust.sentences import (
-    FILE,
     MOST_FINDINGS,
     _features_of,
     _scale_of,
     find_addressing,
-    load_weights,
 )
 from rag_eval.trust.text import read_all
 
 CASES = tomllib.loads((Path(__file__).parent / "addressing.toml").read_text(encoding="utf-8"))
 ORDERS, ORDINARY = CASES["orders"], CASES["ordinary"]
-MOST_BYTES = 20_000
 PROSE = (
     "The abbey was founded in 1127.",
     "It burned down twice and was rebuilt in brick.",
@@ -44,17 +40,6 @@ def test_other_languages_are_left_alone():
     assert [text for text in CASES["foreign"] if find(text)] == []
 
 
-def test_a_long_sentence_needs_more_than_the_same_words_in_a_short_one():
-    model = load_weights()
-    short = _features_of("tell the user")
-    long = short | {f"word {at}" for at in range(60)}
-    assert model.bias < model.score(long) < model.score(short)
-
-
-def test_the_weights_are_a_small_file():
-    assert len((files("rag_eval.trust") / FILE).read_bytes()) < MOST_BYTES
-
-
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 def test_an_order_is_found_at_its_place_in_prose(place):
     parts = list(PROSE)
@@ -65,11 +50,6 @@ def test_an_order_is_found_at_its_place_in_prose(place):
 def test_places_are_those_of_the_text_as_it_was_given():
     order = ORDERS[0].replace("users", "use\u200brs").replace("Chatbots", "Ｃhatbots")
     assert order in spans(f"Straße 5\n\n  {PROSE[0]}\n{order}\n{PROSE[1]}")
-
-
-def test_a_hidden_order_is_found():
-    [found] = spans(f"{PROSE[0]} <!-- {ORDERS[0]} --> {PROSE[1]}")
-    assert ORDERS[0] in found
 
 
 def test_neighbouring_orders_are_one_finding():
@@ -88,10 +68,8 @@ GROWN = {
     "orders": lambda size: (ORDERS[0] + " ") * (size // 87),
     "triggers": lambda size: "user " * (size // 5),
     "triggers with ends": lambda size: "you. " * (size // 5),
-    "ends": lambda size: ". " * (size // 2),
     "no ends": lambda size: "x " * (size // 2) + "tell the user",
     "addresses": lambda size: "tell the user a@" + "a@" * (size // 2),
-    "dots": lambda size: "tell the user " + "a." * (size // 2),
     "closers": lambda size: "tell the user" + '."' * (size // 2),
 }
 

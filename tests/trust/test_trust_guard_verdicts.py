@@ -67,18 +67,12 @@ def spread(*rows):
     ("document", "start", "end", "expected"),
     [
         ("a", 0, 1, [0]),
-        ("a", 9, 10, [0]),
-        ("a", 10, 11, [1]),
         ("a", 9, 11, [0, 1]),
         ("a", 0, 40, [0, 1, 2]),
         ("a", 19, 26, [1, 2]),
         ("a", 20, 25, []),
-        ("a", 39, 60, [2]),
-        ("a", 40, 50, []),
         ("a", -1, -1, [0, 1, 2]),
-        ("b", -1, -1, [3]),
         ("c", 0, 3, [4]),
-        ("empty", -1, -1, []),
         ("empty", 0, 100, []),
     ],
 )
@@ -126,14 +120,6 @@ def test_blocking_reasons_stand_first_then_by_name_and_each_once():
     assert frame["reasons"].tolist()[0] == ["hidden.q", "pattern.q", "domain.z", "pattern.b"]
 
 
-def test_facts_follow_the_document_of_each_chunk():
-    frame = judge()
-    assert frame["doc_id"].tolist() == ["a", "a", "a", "b", "c"]
-    assert frame["trust"].tolist() == pytest.approx([0.2, 0.2, 0.2, 0.3, 0.1])
-    assert frame["domain"].tolist() == [f"{name}.example" for name in "aaabc"]
-    assert frame["chunk_id"].tolist() == CHUNK_IDS
-
-
 def test_chunks_of_an_allowed_document_are_warnings_at_most():
     frame = judge(
         (0, 0, 1, "pattern.x", "blocked"),
@@ -173,13 +159,11 @@ def test_a_warning_beside_a_blocked_text_blocks_until_that_is_allowed():
         ([], "clean"),
         ([(0, 1, "pattern.a", "warning")], "warning"),
         ([(0, 1, "pattern.a", "warning"), (5, 6, "pattern.a", "warning")], "warning"),
-        ([(0, 1, "pattern.a", "warning"), (5, 6, "pattern.a", "hint")], "warning"),
         ([(0, 1, "pattern.a", "warning"), (0, 1, "pattern.b", "hint")], "warning"),
         ([(0, 1, "pattern.a", "warning"), (0, 1, "pattern.b", "warning")], "blocked"),
         ([(0, 1, "pattern.a", "warning"), (-1, -1, "hidden.a", "warning")], "blocked"),
         ([(0, 1, "encoded.a", "warning"), (2, 3, "topic_shift.i", "warning")], "blocked"),
         ([(0, 1, "pattern.a", "warning"), (-1, -1, "domain.n", "warning")], "warning"),
-        ([(0, 1, "pattern.a", "warning"), (-1, -1, "manifest.n", "warning")], "warning"),
         ([(0, 1, "pattern.a", "warning"), (-1, -1, "flood.paraphrase", "warning")], "blocked"),
         ([(-1, -1, "flood.paraphrase", "warning"), (-1, -1, "domain.n", "warning")], "warning"),
     ],

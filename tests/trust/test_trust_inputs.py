@@ -40,10 +40,9 @@ def test_a_decision_is_flushed_to_disk(tmp_path, flushed):
     "changes",
     [
         {"doc_id": "ü/\u202e\n.md", "why": '"why"\n\x1b[31m', "reasons": ("pattern.x", "hidden.y")},
-        {"who": "\U0001f600" * 200, "why": "\U0001f600" * 2000},
         {"doc_id": "\U0001f600" * 1000, "why": "\U0001f600" * 2000},
     ],
-    ids=["controls", "longest_who_and_why", "longest_document"],
+    ids=["controls", "longest"],
 )
 def test_a_decision_comes_back_as_it_was_made(tmp_path, changes):
     made = make_decision(**changes)
@@ -85,16 +84,10 @@ def test_decisions_are_added_together_or_not_at_all(tmp_path):
     ("bad", "field"),
     [
         (line()[:-5], None),
-        ("[]", None),
         (line(chunk_id="c1"), "chunk_id"),
         (line(action="revoke"), "action"),
         (line(who="left out"), "who"),
-        (line(why="w" * 2001), "why"),
-        (line(at="yesterday"), "at"),
-        (line(schema_version=2), "schema_version"),
-        (line(extra=1), "extra"),
         (line(source_hash="A" * 64), "source_hash"),
-        (line(reasons=["r"] * 101), "reasons"),
         ('{"who": "\x1b]0;owned\x07"}', None),
     ],
 )

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from corpora import table
-from growth import growth
 from poisoned_corpus import PLAIN, STRATEGIES, UNTRUSTED, Poisoned, attack
 
 from rag_eval.core.config import FINDINGS
@@ -151,23 +150,11 @@ def test_paraphrases_of_a_plain_attack_are_found(shared_data, tmp_path):
     assert found.n_dropped == 0
 
 
-@pytest.mark.slow
-def test_cost_grows_with_the_number_of_questions():
-    texts = [f"{passage} {word}" for passage in PASSAGES for word in WORDS]
-
-    def run(questions):
-        find(texts, questions=questions)
-
-    assert growth(run, lambda n: [f"{QUESTION} {i}" for i in range(n)], 200, 1_600) < 16
-
-
 # ---- Passages that restate a question
 
 LAKE = "How deep is the blue lake of Amberley?"
 RESTATED = {
     "exact": f"{LAKE} It is nine metres deep.",
-    "without a mark": "how deep is the blue lake of Amberley It is nine metres deep.",
-    "after text": f"A page about lakes. {LAKE} Nine metres.",
     "over two lines": "We ask: how deep is the\nblue lake of Amberley? Nine metres.",
     "one word more": "So how deep is the blue lake of Amberley? Nine metres.",
     "with markup": "<p>H\u200bow deep is the <b>blue</b> lake of Amberley? Nine metres.</p>",
@@ -177,7 +164,6 @@ HONEST = {
     "an answer": "The blue lake of Amberley is nine metres deep.",
     "an answer in the same words": "Deep is the blue lake of Amberley.",
     "a heading": f"## {LAKE}\n\nNine metres.",
-    "a label": f"**Q 3:** {LAKE}\n\nA: Nine metres.",
     "another question": "How old is the church of Amberley? Nine hundred years.",
 }
 

@@ -1,7 +1,6 @@
 """Rules: phrases, the search, and the findings of the shipped rules in attacks and clean text."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -43,22 +42,18 @@ def find(phrase, text, language="en"):
         ("ignore rules", "ignore. rules", []),
         ("ignore rules", "ignores rules, ignore rulesets", []),
         ("{ignore} my|your rules", "disregard your rules", ["disregard your rules"]),
-        ("{ignore}|skip rules", "skip rules", ["skip rules"]),
         ("{role} me", "role play me", ["role play me"]),
         ("role-play me", "roleplay me or role play me or role-play me", 3 * ["me"]),
         ("don't say", "don\u2019t say", ["don\u2019t say"]),
         ("please? ignore all? rules", "ignore rules", ["ignore rules"]),
-        ("ignore my? rules", "ignore my rules", ["ignore my rules"]),
         ("ignore .. rules", "ignore all the rules", ["ignore all the rules"]),
         ("ignore .. rules", "ignore all of the rules", []),
         ("ignore ... rules", "ignore 1 2 3 4 5 6 rules", ["ignore 1 2 3 4 5 6 rules"]),
-        ("ignore ... rules", "ignore 1 2 3 4 5 6 7 rules", []),
         ("ignore ... rules", "ignore a.b v1.2 rules", ["ignore a.b v1.2 rules"]),
         ("open {link} now", "open https://a.example/b?c=1 now", 1 * ["now"]),
         ("read ~ send", "read(x). y = 1; net.send(x)", ["read(x). y = 1; net.send"]),
         ("^ ignore", "he did ignore it", []),
         ("^ ignore", "end. ignore it", ["ignore"]),
-        ("^ ignore", "- ignore it", ["ignore"]),
         ("^ ignore", "do-ignore", []),
         ("re:<sys>", "x<sys>y", ["<sys>"]),
     ],
@@ -152,13 +147,6 @@ def test_rules_are_short_and_have_a_family(shipped):
         assert rule.reason, rule.id
         assert len(rule.phrases) <= MOST_PHRASES, rule.id
         assert max(map(len, rule.phrases)) <= MOST_CHARACTERS, rule.id
-
-
-def test_every_word_list_is_used(shipped):
-    for language, lists in shipped.words.items():
-        rules = [rule for rule in shipped.rules if rule.language == language]
-        phrases = " ".join(phrase for rule in rules for phrase in rule.phrases)
-        assert set(re.findall(r"\{([a-z_]+)\}", phrases)) == set(lists), language
 
 
 def test_changed_rules_have_another_version(shipped):

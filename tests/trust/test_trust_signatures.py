@@ -101,15 +101,9 @@ def test_equal_documents_give_equal_manifests(written):
     )
     assert written.read_text(encoding="utf-8") == expected
     recorded = read_manifest(written, {}).content.documents
-    assert compare_manifest(make_sources({"a": b"1", "ü": b"2"}), recorded) == (["same"] * 2, [])
-
-
-def test_every_document_has_a_state_and_missing_ones_are_listed():
-    before = make_sources({"same": b"1", "changed": b"4", "z": b"5", "gone": b"6"})
-    recorded = json.loads(make_manifest(before, "tiny", 1, NOW))["documents"]
-    now = make_sources({"same": b"1", "new": b"2", "changed": b"3"})
-    expected = (["same", "not_in_manifest", "changed"], ["gone", "z"])
-    assert compare_manifest(now, recorded) == expected
+    now = make_sources({"a": b"1", "new": b"2"})
+    assert compare_manifest(now, recorded) == (["same", "not_in_manifest"], ["ü"])
+    assert compare_manifest(make_sources({"ü": b"3"}), recorded) == (["changed"], ["a"])
 
 
 def test_an_unsigned_manifest_is_refused_where_a_key_could_tell(written, key):
@@ -148,19 +142,12 @@ def test_a_signature_beside_the_manifest_must_hold(written, key, tmp_path):
     ("content", "code", "field"),
     [
         (None, "missing_file", None),
-        ("[]", "not_an_object", None),
         ("{", "bad_json", None),
         ('{"version": 1, "version": 1}', "duplicate_key", None),
-        ({"schema_version": None}, "missing_key", "schema_version"),
         ({"schema_version": 1}, "bad_value", "schema_version"),
-        ({"version": None}, "missing_key", "version"),
-        ({"version": 0}, "bad_value", "version"),
         ({"version": "7"}, "wrong_type", "version"),
         ({"created_at": "2026-07-01"}, "bad_value", "created_at"),
-        ({"documents": None}, "missing_key", "documents"),
-        ({"documents": []}, "wrong_type", "documents"),
         ({"more": 1}, "unknown_key", "more"),
-        ({"documents": {"a": 1}}, "wrong_type", "documents.a"),
         ({"documents": {"a": "00"}}, "bad_value", "documents.a"),
     ],
 )
