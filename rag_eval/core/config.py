@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from rag_eval.core.errors import quoted, refuse, require
+from rag_eval.core.errors import quoted, require
 from rag_eval.core.frames import FrameSchema, schema
 from rag_eval.core.loader import AnyLoader
 from rag_eval.core.parts import Name, Part
@@ -63,32 +63,18 @@ AnswerMode = Literal["deterministic", "llm", "recorded"]
 
 
 class PluginUse(BaseModel):
-    """A plug-in by its name; all other keys are its options."""
+    """A validator or postprocessor by its name; all other keys are its options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Name
-    """An entry point of the plug-in's group."""
+    """An entry point of `rag_eval.validators` or `rag_eval.postprocessors`. Shipped validators are
+    `ban_regex`, `require_citation_support` and `require_min_inline_regex_count`."""
 
     @property
     def options(self) -> dict[str, object]:
         """Options that the plug-in receives: every key but `name`."""
         return dict(self.model_extra or {})
-
-
-class PostprocessorUse(PluginUse):
-    """A postprocessor by its name; all other keys are its options."""
-
-    name: Name
-    """An entry point of the group `rag_eval.postprocessors`."""
-
-
-class ValidatorUse(PluginUse):
-    """A domain validator by its name; all other keys are its options."""
-
-    name: Name
-    """`ban_regex`, `require_citation_support`, `require_min_inline_regex_count`, or an entry point
-    of the group `rag_eval.validators`."""
 
 
 VerdictWord = Annotated[
@@ -130,9 +116,9 @@ class Answers(Part):
     adaptive_top_k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
         default=(20,), description="top_k of each rerun after a provenance failure"
     )
-    validators: tuple[ValidatorUse, ...] = ()
+    validators: tuple[PluginUse, ...] = ()
     """Domain rules that every answer must follow."""
-    postprocessors: tuple[PostprocessorUse, ...] = ()
+    postprocessors: tuple[PluginUse, ...] = ()
     """Plug-ins that reword an accepted answer or extract findings from it, in this order."""
     cross_section_allowed: tuple[tuple[str, str], ...] = ()
     """Pairs of section_ids that one answer sentence may cite together."""
@@ -211,30 +197,14 @@ def _is_key(text: str) -> bool:
         return False
 
 
-_IS_DOMAIN = require(
-    _DOMAIN.fullmatch,
-    "bad_value",
-    "this is not a domain",
-    "example.org, *.example.org and python:<package>; other letters as xn--",
-)
-_IS_KEY = require(
-    _is_key,
-    "bad_value",
-    "this is not a key",
-    f"an Ed25519 public key, {_KEY_BYTES} bytes in base64",
-)
-
-
-def _refuse_flag(value: object) -> object:
-    if isinstance(value, bool):
-        written = "blocked" if value else "none"
-        message = f"true and false are no longer accepted here; write {written}"
-        raise refuse("bad_value", message, "none, blocked, warnings")
-    return value
-
-
-Domain = Annotated[str, _IS_DOMAIN, BeforeValidator(_normalise_domain)]
-PublicKey = Annotated[str, _IS_KEY]
+_ACCEPTED_DOMAIN = "example.org, *.example.org and python:<package>; other letters as xn--"
+_ACCEPTED_KEY = f"an Ed25519 public key, {_KEY_BYTES} bytes in base64"
+Domain = Annotated[
+    str,
+    require(_DOMAIN.fullmatch, "bad_value", "this is not a domain", _ACCEPTED_DOMAIN),
+    BeforeValidator(_normalise_domain),
+]
+PublicKey = Annotated[str, require(_is_key, "bad_value", "this is not a key", _ACCEPTED_KEY)]
 
 
 class Trust(Part):
@@ -254,7 +224,7 @@ class Trust(Part):
     unlisted: Literal["allow", "warn", "block"] = "warn"
     """What happens to documents of domains that are not on the allowlist, and to those without an
     address; look-alikes are always blocked."""
-    quarantine: Annotated[Quarantine, BeforeValidator(_refuse_flag)] = "blocked"
+    quarantine: Quarantine = "blocked"
     """Chunks that are left out of the index and of results: those that are blocked, those with
     warnings too, or none. Chunks that stay in are only reported."""
     threshold: float | None = Field(default=None, ge=0, le=1)
@@ -310,8 +280,9 @@ FINDINGS: FrameSchema = schema(
 
 EVIDENCE_TRUST: FrameSchema = schema(
     "evidence_trust",
+    "chunk_id doc_id trust domain domain_state signature_state author_state freshness_state "
+    "freshness date verdict reasons allowed_by",
     chunk_id=("str", "the chunk, in the order of chunks"),
-    doc_id=("str", "its document"),
     trust=("float", "0 to 1; NaN where the gold set configures no trust"),
     domain=("str", "host of its source; empty where there is none"),
     domain_state=("str", "allowed | not_listed | lookalike | unknown | not_configured"),

@@ -40,9 +40,27 @@ class FrameSchema:
         return frame[list(self.columns)]
 
 
-def schema(name: str, **columns: tuple[str, str]) -> FrameSchema:
-    """Make a schema from `column=(kind, meaning)`."""
-    return FrameSchema(name, {key: Column(*column) for key, column in columns.items()})
+_SHARED: Mapping[str, tuple[str, str]] = {
+    "answerable": ("bool", "whether the corpus holds an answer"),
+    "doc_id": ("str", "its document"),
+    "end": ("int", "one past the last character"),
+    "group_id": ("str", "unit of inference"),
+    "paraphrase_id": ("str", "`original` or the paraphrase's id"),
+    "query_id": ("str", "the question"),
+    "seed": ("int", "the seed that the retriever was given"),
+    "start": ("int", "first character in the document's text"),
+    "strategy": ("str", "who retrieved"),
+}
+"""Kind and meaning of columns of several frames."""
+
+
+def schema(name: str, order: str = "", /, **columns: tuple[str, str]) -> FrameSchema:
+    """Make a schema from `column=(kind, meaning)`.
+
+    `order` has the names of all columns between blanks, if some are of _SHARED.
+    """
+    named = {**_SHARED, **columns}
+    return FrameSchema(name, {key: Column(*named[key]) for key in order.split() or columns})
 
 
 _DTYPES = {"str": "str", "int": "int64", "float": "float64", "bool": "bool", "list": "object"}
@@ -65,74 +83,54 @@ DOCUMENTS = schema(
     rev=("str", "revision of this document"),
     content_hash=("str", "sha256 of the masked text, hex"),
     source_url=("str", "where a person can open it"),
-    kind=(
-        "str",
-        "numpydoc | markdown | rst | pages | text | passages (only its sections are known)",
-    ),
+    kind=("str", "numpydoc | markdown | rst | pages | text | passages (only sections are known)"),
     names=("list", "every name this document is known by, its doc_id first"),
     page=("str", "page of its source where it starts; empty where the source names none"),
 )
-
 SECTIONS = schema(
     "sections",
+    "section_id doc_id title start end",
     section_id=("str", "unique: <doc_id>#<path of slugs>; the doc_id without headings"),
-    doc_id=("str", "its document"),
     title=("str", "the heading"),
-    start=("int", "first character in the document's text"),
-    end=("int", "one past the last character"),
 )
-
 CHUNKS = schema(
     "chunks",
+    "chunk_id doc_id section_id start end tokens title text text_hash",
     chunk_id=("str", "hash of (doc_id, document content hash, chunker, start, end); = snippet_id"),
-    doc_id=("str", "its document"),
     section_id=("str", "the section its first character lies in, white space aside"),
-    start=("int", "first character in the document's text"),
-    end=("int", "one past the last character"),
     tokens=("int", "number of word tokens"),
     title=("str", "put before the text when it is indexed"),
     text=("str", "document text[start:end]"),
     text_hash=("str", "sha256 of the indexed text (title + ' ' + text).strip(), hex"),
 )
-
 QUERIES = schema(
     "queries",
+    "query_id text answerable tags group_id",
     query_id=("str", "unique"),
     text=("str", "the question"),
-    answerable=("bool", "whether the corpus holds an answer"),
     tags=("list", "of the gold set"),
     group_id=("str", "connected component over shared gold documents; the unit of inference"),
 )
-
 VARIANTS = schema(
     "variants",
-    query_id=("str", "the gold query"),
-    paraphrase_id=("str", "`original` or the paraphrase's id"),
+    "query_id paraphrase_id text group_id answerable",
     text=("str", "the wording that is sent to the retriever"),
-    group_id=("str", "unit of inference"),
-    answerable=("bool", "whether the corpus holds an answer"),
 )
-
 QRELS = schema(
     "qrels",
-    query_id=("str", "the gold query"),
+    "query_id item_id gain",
     item_id=("str", "doc_id, section_id or span_id, by level"),
     gain=("int", "relevance grade; 0 = judged not relevant"),
 )
-
 SPANS = schema(
     "spans",
+    "span_id query_id doc_id start end",
     span_id=("str", "hash of (query_id, doc_id, start, end)"),
-    query_id=("str", "the gold query"),
-    doc_id=("str", "the document that holds it"),
-    start=("int", "first character in the document's text"),
-    end=("int", "one past the last character"),
 )
-
 RUN = schema(
     "run",
+    "variant seed chunk k_pos k_final score_raw score_norm rerank_score",
     variant=("int", "row of the variants frame"),
-    seed=("int", "the seed that the retriever was given"),
     chunk=("int", "row of the chunks frame"),
     k_pos=("int", "rank before reranking, from 1"),
     k_final=("int", "rank after reranking, from 1"),
@@ -141,24 +139,20 @@ RUN = schema(
     rerank_score=("float", "score of the rerank step; NaN where none ran"),
 )
 
-
 # ---- Answers and measures: one row a question or a retrieval
 
 CITATIONS = schema(
     "citations",
-    query_id=("str", "the question"),
+    "query_id segment doc_id start end code field correct",
     segment=("int", "sentence of the answer, from 0"),
-    doc_id=("str", "cited document"),
-    start=("int", "first cited character of its text"),
-    end=("int", "one past the last"),
     code=("str", "first rule that it breaks, or ok"),
     field=("str", "field that breaks it; empty for ok"),
     correct=("bool", "valid, and overlaps a gold span by half of the shorter"),
 )
-
 ANSWER_MEASURES = schema(
     "answer_measures",
-    query_id=("str", "the question"),
+    "query_id n_cited n_valid n_correct n_due n_gold n_gold_matched coverage outcome groundedness "
+    "supported n_citing n_upheld gap gap_reason",
     n_cited=("int", "citations made"),
     n_valid=("int", "of these ok"),
     n_correct=("int", "of these correct"),
@@ -174,24 +168,15 @@ ANSWER_MEASURES = schema(
     gap=("bool", "whether retrieved content is neither cited nor used"),
     gap_reason=("str", "why or why not"),
 )
-
 DELTA_S = schema(
     "delta_s",
-    strategy=("str", "who retrieved"),
-    query_id=("str", "the question"),
-    paraphrase_id=("str", "its wording"),
-    seed=("int", "the seed that the retriever was given"),
+    "strategy query_id paraphrase_id seed delta_s",
     delta_s=("float", "1 - cosine of the question and the mean of the retrieved; NaN for none"),
 )
-
 PER_QUERY = schema(
     "per_query",
-    strategy=("str", "who retrieved"),
+    "strategy level query_id group_id paraphrase_id seed eligible failed mrr ndcg_at_10",
     level=("str", "document | section | span"),
-    query_id=("str", "the question"),
-    group_id=("str", "unit of inference"),
-    paraphrase_id=("str", "its wording"),
-    seed=("int", "the seed that the retriever was given"),
     eligible=("bool", "whether it has gold at this level"),
     failed=("bool", "whether the retrieval failed, which scores 0"),
     mrr=("float", "1 / rank of the first gold; NaN where ineligible, as all measures"),

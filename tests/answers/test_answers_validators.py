@@ -8,7 +8,7 @@ from answer_corpus import Ranking, ScriptedChat, evidence, question, small_libra
 from rag_eval.answers.answering import Tools, answer_questions
 from rag_eval.answers.codes import PatternTimeoutError, TimedPattern
 from rag_eval.answers.contract import Candidate, load_plugins, postprocess, validate
-from rag_eval.core.config import Answers, ValidatorUse
+from rag_eval.core.config import Answers, PluginUse
 from rag_eval.core.errors import InputError
 
 
@@ -16,8 +16,8 @@ def candidate(body: str) -> Candidate:
     return Candidate("q1", "What?", "llm", body, body, "", (), evidence())
 
 
-def use(name: str, **options) -> ValidatorUse:
-    return ValidatorUse.model_validate({"name": name, **options})
+def use(name: str, **options) -> PluginUse:
+    return PluginUse.model_validate({"name": name, **options})
 
 
 def load_validators(uses):
@@ -27,7 +27,7 @@ def load_validators(uses):
 COUNT = "require_min_inline_regex_count"
 
 
-def messages(body: str, *uses: ValidatorUse) -> list[str]:
+def messages(body: str, *uses: PluginUse) -> list[str]:
     faults = validate(candidate(body), load_validators(uses))
     return [f"{fault.message.split(':')[0].split()[0]} {fault.code}" for fault in faults]
 
