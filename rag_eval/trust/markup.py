@@ -86,6 +86,7 @@ _ATTRIBUTE = re.compile(
 )
 _CLOSE = re.compile(r"[\s/]*>")
 _DECLARATION = re.compile(r"<[!?][^<>]{0,4000}>")
+_COMMENT_END = re.compile(r"--!?>")
 _BLANK_LINE = re.compile(r"\n[ \t]*\r?\n|\Z")
 _CODE_OR_TAG = re.compile(
     r"^[ \t>]{0,12}(?P<fence>`{3,20}|~{3,20})(?s:.*?)(?:^[ \t>]{0,12}(?P=fence)|\Z)"
@@ -117,11 +118,11 @@ class Tag:
 
 
 class _Reader:
-    """Reads tags, and searches the end of comments once to stay linear."""
+    """Reads tags in linear time: after a comment without an end, no end is searched again."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._closes = {"-->": -1, "--!>": -1}
+        self._has_comment_ends = True
 
     def read(self, at: int) -> tuple[Tag | None, int]:
         """Return the tag at a `<`, or None for plain text, and the place to read on from."""
@@ -134,31 +135,25 @@ class _Reader:
         head = _HEAD.match(self.text, at)
         if head is None or head[2].lower() not in _WORDS["elements"]:
             return None, at + 1
-        return self._read_tag(head)
-
-    def _read_comment(self, start: int) -> Tag:
-        for mark, place in self._closes.items():
-            if place < start + 2:
-                place_found = self.text.find(mark, start + 2)
-                self._closes[mark] = place_found if place_found >= 0 else len(self.text) + 1
-        mark, close = min(self._closes.items(), key=lambda item: item[1])
-        if close > len(self.text):
-            end = _find_blank_line(self.text, start)
-            return Tag("!", start, end, inside=self.text[start + 4 : end], complete=False)
-        return Tag("!", start, close + len(mark), inside=self.text[start + 4 : close])
-
-    def _read_tag(self, head: re.Match[str]) -> tuple[Tag | None, int]:
         at = head.end()
         attributes: list[tuple[str, str, int, int]] = []
         while (close := _CLOSE.match(self.text, at)) is None:
             attribute = _ATTRIBUTE.match(self.text, at)
             if attribute is None:
                 return None, max(at, head.start() + 1)
-            value = next((group for group in attribute.groups()[1:] if group is not None), "")
+            value = attribute[2] or attribute[3] or attribute[4] or ""
             attributes.append((attribute[1].lower(), value, attribute.start(1), attribute.end()))
             at = attribute.end()
         name, start, end = head[2].lower(), head.start(), close.end()
         return Tag(name, start, end, bool(head[1]), tuple(attributes)), end
+
+    def _read_comment(self, start: int) -> Tag:
+        close = _COMMENT_END.search(self.text, start + 2) if self._has_comment_ends else None
+        if close is None:
+            self._has_comment_ends = False
+            end = _find_blank_line(self.text, start)
+            return Tag("!", start, end, inside=self.text[start + 4 : end], complete=False)
+        return Tag("!", start, close.end(), inside=self.text[start + 4 : close.start()])
 
 
 def _find_blank_line(text: str, start: int) -> int:
@@ -171,9 +166,8 @@ def read_markup(text: str) -> tuple[list[Tag], list[tuple[int, int]]]:
     r"""Return the tags, comments and declarations of a text, and the ranges of code.
 
     Fences, code spans and `\<` are code, in which no tag begins, unless the text begins like an
-    HTML page. If code and tags overlap, the first to begin wins, as in CommonMark. A tag without
-    `>` and `<T>` in a program count as text. A comment without an end reaches to the next blank
-    line.
+    HTML page. Of code and tags that overlap, the first wins, as in CommonMark. A tag without `>`
+    and `<T>` in a program are text. A comment without an end reaches to the next blank line.
     """
     reader, pattern = _Reader(text), _TAG if _HTML_PAGE.match(text) else _CODE_OR_TAG
     tags: list[Tag] = []
@@ -239,21 +233,18 @@ _LONGEST_STYLE = 8000
 
 
 def _name_colour(name: str) -> str:
-    if short := re.fullmatch(r"#([0-9a-f])([0-9a-f])([0-9a-f])", name):
-        return "#" + "".join(digit * 2 for digit in short.groups())
-    return "#ffffff" if name in _WORDS["white"] else "#000000" if name == "black" else name
+    if re.fullmatch("#[0-9a-f]{3}", name):
+        name = "#" + "".join(digit * 2 for digit in name[1:])
+    return "#ffffff" if name in _WORDS["white"] else name
 
 
 def _hides(style: str) -> bool:
     """Tell whether a style makes text invisible; pages are white if it names no background."""
     plain = "".join(html.unescape(style[:_LONGEST_STYLE]).lower().split())
-    if _HIDING.search(plain):
-        return True
     colour, background = _COLOUR.search(plain), _BACKGROUND.search(plain)
-    if colour is None:
-        return False
     behind = _name_colour(background[1]) if background else "#ffffff"
-    return _name_colour(colour[1]) == behind
+    is_unseen = colour is not None and _name_colour(colour[1]) == behind
+    return is_unseen or _HIDING.search(plain) is not None
 
 
 # ---- Hidden parts
@@ -267,13 +258,13 @@ _MARKDOWN_IMAGE = re.compile(
     r"!\[[^\[\]\n]{0,1000}\]\(\s{0,10}<?([^()\s<>]{1,2000})(?=>?\s{0,10}[)\"])"
 )
 _DATA = (
-    "your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context|data"
-    "|answer|message"
+    r"(?:your|the|insert|user|chat|conversation|history|summary|secret|password|prompt|context"
+    r"|data|answer|message)"
 )
 _CARRIES = re.compile(
     r"[?&#][\w.\[\]-]{1,40}=(?:$|&|[{<\[$%]{1,2}[a-z_]|%7b|%5b|\.{3}|…|\*{3}|x{4}"
     rf"|\W{{0,3}}(?:{_DATA}|token|cookie|key)s?(?![a-z]))"
-    rf"|//[^/]{{1,200}}/[^?]{{0,500}}[{{\[](?:{_DATA})",
+    rf"|//[^/]{{1,200}}/[^?]{{0,500}}[{{\[]{_DATA}",
     re.IGNORECASE,
 )
 _MEDIA = frozenset(("img", "source", "video", "audio", "iframe", "embed", "object"))

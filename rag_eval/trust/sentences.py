@@ -4,7 +4,6 @@ Closed word classes and word order decide for English. In other languages only q
 question words count.
 """
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -43,8 +42,7 @@ _PARAMETER = re.compile(rf"{_NAME}(?:, {{0,4}}{_NAME}){{0,12}}\s?:(?:\s|\Z)")
 _SENTENCE_ENDS = (".", "?", "!", ":")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(NamedTuple):
     """Characters [start, end) of a document; a fenced block of code may follow them."""
 
     start: int
@@ -97,14 +95,7 @@ def _find_paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def sentences_of(text: str) -> list[Sentence]:
-    r"""Return the sentences of a document with three words or more, in order.
-
-    Examples
-    --------
-    >>> text = "Sort the values.\n\nParameters\n----------\nby : str\n    Name of the column.\n"
-    >>> [text[one.start:one.end] for one in sentences_of(text)]
-    ['Sort the values.', 'Name of the column.']
-    """
+    """Return the sentences of a document with three words or more, in order."""
     sentences = []
     for start, end, before_code in _find_paragraphs(text):
         spans = chunking.spans(text, start, end)
@@ -170,15 +161,7 @@ def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
 
 
 def form_of(sentence: str) -> SentenceForm:
-    """Tell the form of a sentence by its first words, last mark and pronouns.
-
-    Examples
-    --------
-    >>> form_of("How deep is the lake?")
-    SentenceForm(asks=True, orders=False, addresses=False)
-    >>> form_of("Please describe three of your favourite rivers.")
-    SentenceForm(asks=False, orders=True, addresses=True)
-    """
+    """Tell the form of a sentence by its first words, last mark and pronouns."""
     words = [match[0].replace("’", "'") for match in _TOKEN.finditer(sentence[:_READ])]
     lowered = [word.lower() for word in words]
     # a sentence that begins with a mark is the rest of another sentence
@@ -290,21 +273,11 @@ def load_weights() -> AddressingWeights:
     return AddressingWeights(fitted["weights"], fitted["bias"], fitted["threshold"])
 
 
-def _with_neighbours(scores: Sequence[float], beside: Sequence[bool]) -> list[float]:
-    """Add shares of the scores of neighbours; `beside` marks sentences that follow directly."""
-    total = list(scores)
-    for at in range(1, len(total)):
-        if beside[at]:
-            total[at] += SHARE * max(scores[at - 1], LOWEST)
-            total[at - 1] += SHARE * max(scores[at], LOWEST)
-    return total
-
-
 def find_addressing(views: Sequence[View]) -> list[list[tuple[int, int, str]]]:
     """Find the sentences of each view that speak to a model: (start, end, detail).
 
-    `start` and `end` are characters of the original text. The detail never quotes the text.
-    Neighbouring sentences are one finding.
+    Places are characters of the original text, which the detail never quotes. Neighbouring
+    sentences are one finding.
     """
     # Search all views first, because alternating automata drive each other out of the cache.
     looked_at = [list(_sentences_looked_at(view.text)) for view in views]
@@ -315,10 +288,14 @@ def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, s
     if not spans:
         return []
     fitted = load_weights()
-    beside = [False, *(before[1] == after[0] for before, after in itertools.pairwise(spans))]
     scores = [fitted.score(_features_of(view.text[start:end])) for start, end in spans]
+    total = list(scores)
+    for at, (before, after) in enumerate(itertools.pairwise(spans), 1):
+        if before[1] == after[0]:
+            total[at] += SHARE * max(scores[at - 1], LOWEST)
+            total[at - 1] += SHARE * max(scores[at], LOWEST)
     spoken: list[tuple[int, int, float]] = []
-    for (start, end), score in zip(spans, _with_neighbours(scores, beside), strict=True):
+    for (start, end), score in zip(spans, total, strict=True):
         if score <= fitted.threshold:
             continue
         if spoken and (spoken[-1][1] == start or len(spoken) == MOST_FINDINGS):
@@ -326,10 +303,8 @@ def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, s
             spoken.append((low, end, max(best, score)))
         else:
             spoken.append((start, end, score))
-    result = []
-    for start, end, score in spoken:
-        length = len(view.text[start:end].rstrip(" "))
-        numbers = f"score {score:.1f}, limit {fitted.threshold:.1f}"
-        detail = f"worded as if to an answering model ({numbers})"
-        result.append((*view.back(start, start + length), detail))
-    return result
+    detail = f"worded as if to an answering model (score {{:.1f}}, limit {fitted.threshold:.1f})"
+    return [
+        (*view.back(start, len(view.text[:end].rstrip(" "))), detail.format(score))
+        for start, end, score in spoken
+    ]

@@ -29,7 +29,7 @@ from rag_eval.core.frames import make_frame
 from rag_eval.core.types import PoisonCheck, TrustScore
 from rag_eval.corpus.source import MAX_DOMAIN_CHARS, MAX_SHOWN_CHARS, author_hash
 from rag_eval.trust.signatures import DocumentState
-from rag_eval.trust.spelling import load_folds, load_texts, load_words
+from rag_eval.trust.spelling import load_folds, load_words
 
 # ---- Host names that look alike
 
@@ -77,7 +77,8 @@ def _decode_label(label: str) -> str:
 @functools.cache
 def _load_letters() -> dict[int, str]:
     """Return the Latin letters that characters look like; signs of host names come from a list."""
-    listed = {char: plain for plain, chars in load_texts("host_letters").items() for char in chars}
+    letters = load_words("host_letters").items()
+    listed = {char: plain for plain, chars in letters for char in "".join(chars)}
     accents, alike = load_folds()
     return str.maketrans(accents | alike | listed)
 
