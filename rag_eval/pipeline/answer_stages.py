@@ -365,7 +365,7 @@ class AnswerMeasures(Result):
 
 
 def _find_judge(work: Work) -> tuple[str, Endpoint]:
-    """Return name and endpoint of the judge; default: the endpoint of the answers."""
+    """Return name and endpoint of the judge, the endpoint of the answers."""
     name = _answers_of(work.config).endpoint
     return name or "", work.settings.find_endpoint(name, "answers.endpoint")
 
