@@ -19,23 +19,15 @@ import numpy as np
 from miss_rate_data import (
     COLLECTIONS,
     STRATEGIES,
-    Judged,
-    collection,
-    folder,
     group_questions,
     judged,
 )
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from timing import data_folder, json_lines, skipped
+from timing import data_folder, skipped
 
-from rag_eval.answers.extractive import Extract, Extractive, Passage
-from rag_eval.citations.checking import Spans, match_citations
-from rag_eval.core.config import PROVISIONAL_EACH, Answers
-from rag_eval.corpus.analyzer import count_documents
-from rag_eval.measures.intervals import paired_comparison
+from rag_eval.core.config import PROVISIONAL_EACH
 from rag_eval.measures.overlap import SharedGold
-from rag_eval.measures.support import groundedness
 from rag_eval.uncertainty import calibration
 from rag_eval.uncertainty.estimator import (
     Prior,
@@ -47,7 +39,7 @@ from rag_eval.uncertainty.estimator import (
 )
 from rag_eval.uncertainty.heuristic import heuristic_v0
 from rag_eval.uncertainty.miss_rate_report import Standing, Validation
-from rag_eval.uncertainty.signals import SIGNALS, WORDING_SIGNALS
+from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.status import Situation, count_outcomes, judge_status, suffice_to_fit
 from rag_eval.uncertainty.validation import Labelled, base_rate_losses, miss_rate, validate
 
@@ -149,18 +141,13 @@ def scifact(section: str, model: str) -> None:
 
 
 def xquad() -> None:
-    """Judge new questions on XQuAD."""
+    """Judge new questions on XQuAD, with signals of their other wordings' lists."""
     for strategy in STRATEGIES:
         labelled = judged("xquad_sentences", strategy).labelled(K)
-        about = {"strategy": strategy, "vectors": "lsa-256"}
-        alone = [name for name in labelled.names if name not in WORDING_SIGNALS]
-        for part, what in (
-            (_keep_signals(labelled, alone), "new questions, signals of the wording alone"),
-            (labelled, "new questions, with signals of their other wordings' lists"),
-        ):
-            predicted = cross_validate(part, prior=None, repeats=REPEATS, seed=SEED)
-            figures = {**about, "estimator": what, **_figures(_judge(part, predicted))}
-            emit("xquad", figures, {"skill": (0.17, None)} if strategy == "bm25" else None)
+        predicted = cross_validate(labelled, prior=None, repeats=REPEATS, seed=SEED)
+        figures = {"strategy": strategy, "vectors": "lsa-256"}
+        figures |= _figures(_judge(labelled, predicted))
+        emit("xquad", figures, {"skill": (0.17, None)} if strategy == "bm25" else None)
         progress(f"xquad {strategy}")
 
 
@@ -196,17 +183,13 @@ def prior() -> None:
 # ---- Predictions that do no harm, and statuses that are earned.
 
 HARM_SIZES, HARM_DRAWS, SPLITS, SHUFFLES = (25, 50, 100, 200), 30, 40, 200
-THREE_SIGNALS = ("cover_union", "overlap", "tail_ratio")
-"""Signals of the smallest reference: words found, agreement of two lists, fall of the scores."""
 
 
-def _regress(few: Labelled, rest: Labelled, names: Sequence[str]) -> np.ndarray:
-    """Predict by scikit-learn's plain logistic regression over some z-scored signals, [n]."""
-    scaled = fit_scaling(np.vstack([few.signals, rest.signals]))
-    at = [few.names.index(name) for name in names]
-    model = LogisticRegression(max_iter=1000).fit(scaled.z(few.signals)[:, at], few.missed)
-    values: np.ndarray = model.predict_proba(scaled.z(rest.signals)[:, at])[:, 1]
-    return values
+def _regress(few: Labelled, others: Labelled) -> np.ndarray:
+    """Predict by scikit-learn's plain logistic regression over z-scored signals, [n]."""
+    scaled = fit_scaling(np.vstack([few.signals, others.signals]))
+    model = LogisticRegression(max_iter=1000).fit(scaled.z(few.signals), few.missed)
+    return np.asarray(model.predict_proba(scaled.z(others.signals))[:, 1])
 
 
 def _draw_harm(part: Labelled, prior: Prior | None, n: int, draw: int) -> dict[str, float]:
@@ -224,8 +207,7 @@ def _draw_harm(part: Labelled, prior: Prior | None, n: int, draw: int) -> dict[s
     by_name = {
         "": stated,
         "_if_always_trusted": sigmoid(head.log_odds(rest.signals, rest.names)),
-        "_plain": _regress(judged_few, rest, part.names),
-        "_three_signals": _regress(judged_few, rest, THREE_SIGNALS),
+        "_plain": _regress(judged_few, rest),
     }
     skills = {name: 1 - float(((p - missed) ** 2).mean()) / base for name, p in by_name.items()}
     figures = {f"skill{name}": value for name, value in skills.items()}
@@ -383,119 +365,6 @@ def _generate(n: int) -> calibration.Judged:
     )
 
 
-# ---- What miss rates are used for.
-
-
-def _right(extracts: list[Extract], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return whether each answer cites a rationale, and whether its claim has any: bool [n]."""
-    claims = collection("scifact")
-    documents = json_lines(folder() / "scifact" / "corpus.jsonl")
-    row = {name: i for i, name in enumerate(sorted(document["_id"] for document in documents))}
-    place = {query: i for i, query in enumerate(claims.ids)}
-    lines: list[Any] = [*json_lines(folder() / "scifact" / "evidence.jsonl")]
-    gold = [
-        (place[line["query_id"]], row[line["doc_id"]], span["start"], span["end"])
-        for line in lines
-        if line["query_id"] in place
-        for span in line["spans"]
-    ]
-    cited = [
-        (i, rows[i, chosen.passage], chosen.start, chosen.end)
-        for i, extract in enumerate(extracts)
-        for chosen in extract.sentences
-    ]
-    counted, n = np.ones(len(cited), dtype=bool), len(extracts)
-    spans = Spans(*np.array(cited).T), counted, Spans(*np.array(gold).T)
-    _, found = match_citations(*spans, n, np.ones(n, dtype=bool))
-    return found["n_correct"].to_numpy() > 0, found["n_gold"].to_numpy() > 0
-
-
-def _leave_group_out(values: np.ndarray, counted: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Compute for each question the mean of the counted values in other groups, [n]."""
-    total, n = np.bincount(group, values * counted), np.bincount(group, counted)
-    share: np.ndarray = (total.sum() - total) / np.maximum(n.sum() - n, 1)
-    return share[group]
-
-
-def _compare_discounts(
-    data: Judged, kept: np.ndarray, right: np.ndarray, synthesis: np.ndarray, miss: np.ndarray
-) -> dict[str, Any]:
-    """Compare Brier scores of the confidence c with those of its discounts by miss rates m."""
-    group, missed = data.collection.group, data.missed(K)
-    c0 = _leave_group_out(right, missed & kept, group)
-    base = _leave_group_out(missed, np.ones(len(missed), dtype=bool), group)
-    shown = {
-        "c": synthesis[None, :],
-        "c (1 - base rate of misses)": (synthesis * (1 - base))[None, :],
-        "c (1 - m)": synthesis * (1 - miss),
-        "c (1 - m) + c0 m": synthesis * (1 - miss) + c0 * miss,
-    }
-    errors = {name: ((values - right) ** 2).mean(axis=0)[kept] for name, values in shown.items()}
-
-    def difference(a: str, b: str) -> dict[str, float]:
-        gold = SharedGold.of_groups(group[kept])
-        change = paired_comparison(errors[a], errors[b], gold, higher_is_better=False)
-        ends = {"value": change.delta, "low": change.ci_low, "high": change.ci_high}
-        return {name: float(end[0]) for name, end in ends.items()}
-
-    less_c = {name: difference(name, "c") for name in shown if name != "c"}
-    return {
-        "answers": int(kept.sum()),
-        "right": float(right[kept].mean()),
-        "right_when_missed": float(right[kept & missed].mean()),
-        "brier": {name: float(error.mean()) for name, error in errors.items()},
-        "less_c": less_c,
-        "miss_rate_less_base_rate_of_misses": difference(
-            "c (1 - m)", "c (1 - base rate of misses)"
-        ),
-        "difference_high": less_c["c (1 - m)"]["high"],
-        "difference_high_with_c0": less_c["c (1 - m) + c0 m"]["high"],
-    }
-
-
-def answers() -> None:
-    """Judge the discount of answers' confidence by the miss rate on SciFact.
-
-    Deterministic answers stand over the first ten abstracts. An answer is right when a span that it
-    cites matches a rationale. The project's synthesis confidence of a deterministic answer is its
-    groundedness. It is 1 for quotations, so any discount improves it. The figures therefore also
-    cover the answerer's own signal.
-    """
-    claims = collection("scifact")
-    documents = sorted(
-        json_lines(folder() / "scifact" / "corpus.jsonl"), key=lambda document: document["_id"]
-    )
-    answerer = Extractive(count_documents(claims.texts), Answers().abstain_below)
-    frequencies = count_documents([document["text"] for document in documents])
-    for strategy in STRATEGIES:
-        data = judged("scifact", strategy, "minilm")
-        rows = data.batch.rows[:, :K]
-        passages = [
-            [Passage(documents[row]["text"], documents[row]["title"]) for row in found if row >= 0]
-            for found in rows.tolist()
-        ]
-        extracts = list(map(answerer.answer, claims.queries, passages))
-        texts = [
-            " ".join(given[part.passage].text[part.start : part.end] for part in extract.sentences)
-            for extract, given in zip(extracts, passages, strict=True)
-        ]
-        contexts = [[passage.text for passage in given] for given in passages]
-        grounded = groundedness(texts, contexts, frequencies).value
-        right, has_rationale = _right(extracts, rows)
-        said = np.array([extract.answered for extract in extracts]) & ~np.isnan(grounded)
-        miss = cross_validate(data.labelled(K), prior=None, repeats=REPEATS, seed=SEED)
-        signal = np.array([extract.signal for extract in extracts])
-        bases = {"groundedness": np.nan_to_num(grounded), "signal of the answerer": signal}
-        for which, kept in (("with a rationale", said & has_rationale), ("all", said)):
-            for basis, synthesis in bases.items():
-                figures = {"strategy": strategy, "synthesis_confidence": basis, "claims": which}
-                figures |= _compare_discounts(data, kept, right, synthesis, miss)
-                names = ("difference_high", "difference_high_with_c0")
-                bars: dict[str, Bar] = dict.fromkeys(names, (None, -1e-12))
-                emit("answers", figures, bars if basis == "groundedness" else None)
-        progress(f"answers {strategy}")
-
-
 SECTIONS: dict[str, Callable[[], None]] = {
     "speed": speed,
     "scifact": lambda: scifact("scifact", "minilm"),
@@ -504,7 +373,6 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "prior": prior,
     "harm": harm,
     "status": status,
-    "answers": answers,
 }
 
 

@@ -55,7 +55,8 @@ def alternate(
     return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 
-def report(bench: str, ours: float, reference: float, bar: float, **more: object) -> None:
-    """Print the JSON line of a benchmark; `ratio` is ours / reference."""
-    seconds = {"ours_s": round(ours, 4), "reference_s": round(reference, 4)}
-    emit(bench, **seconds, ratio=round(ours / reference, 3), bar=bar, **more)
+def report(bench: str, seconds: dict[str, float], bar: float, **more: object) -> None:
+    """Print the JSON line of a benchmark of the runs `ours` and `reference`."""
+    ratio = round(seconds["ours"] / seconds["reference"], 3)
+    rounded = {f"{name}_s": round(value, 4) for name, value in seconds.items()}
+    emit(bench, **rounded, ratio=ratio, bar=bar, **more)
