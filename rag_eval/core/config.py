@@ -98,11 +98,10 @@ class Answers(Part):
     preflights: tuple[Preflight, ...] = Field(default=(Retrieve(kind="retrieve"),), min_length=1)
     """How evidence is gathered, in this order."""
     abstain_below: float = Field(default=0.39, ge=0, le=1)
-    """Score of the best sentence under which the deterministic mode says NOT FOUND. The default
-    refuses a ninth of the answerable questions of one half of CLAPnq."""
+    """Score of the best sentence under which the deterministic mode says NOT FOUND."""
     response_schema: ResponseSchema = "json"
     """Form of a reply: a JSON object that cites tokens, one that cites snippets with their fields,
-    or VERDICT= and CITATIONS= lines before the text. Either JSON form may cite in both ways."""
+    or VERDICT= and CITATIONS= lines before the text."""
     verdicts: tuple[VerdictWord, ...] = Field(
         default=("SUPPORTED", "CONTRADICTED", "NOT FOUND"), min_length=1
     )

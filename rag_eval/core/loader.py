@@ -41,8 +41,7 @@ class Chunker(Part):
     kind: Literal["numpydoc", "markdown", "text", "sentence", "whole"]
     """Format that decides where a text may be cut."""
     max_tokens: int = Field(default=256, ge=8, le=100_000)
-    """Longest chunk in words. Four characters of a word beyond 64 characters, and each character of
-    a script without blanks between words, count as a word."""
+    """Longest chunk in words; each character of a script without blanks counts as a word."""
     overlap: int = Field(
         default=0,
         ge=0,

@@ -40,8 +40,7 @@ class Part(BaseModel):
 class Embedding(Part):
     """Turns texts into vectors: a built-in model, an entry of the settings, or a file of vectors.
 
-    A gold set comes from a stranger, so it gives no `config`: a configuration can hold an address
-    or the name of an environment variable. Only `from_settings` fills it.
+    A gold set gives no `config`, which can hold an address; only `from_settings` fills it.
     """
 
     model: str | None = Field(default=None, description=MODELS)

@@ -58,7 +58,7 @@ class Iterative(Strategy):
         default="calibrator",
         description=(
             "source of the confidence that ends the rounds: the calibrator accepted for the base, "
-            "or heuristic_v0 on every night, so that outcomes never change the rankings"
+            "or heuristic_v0, so that outcomes never change the rankings"
         ),
     )
     expansions: tuple[ExpansionName, ...] = Field(

@@ -62,9 +62,8 @@ class _Row(DocumentRow):
 class Beir(PathLoader):
     """A BEIR folder with `corpus.jsonl`.
 
-    Beside `section_id` and `page` (a number or a short text), `metadata` may have a `url`, an
-    `author` or `authors` (a name or a list of names), and dates at `date`, `updated`, `published`,
-    `last_modified` or `timestamp`, of which the latest counts.
+    `metadata` may have `section_id`, `page`, `url`, `author` or `authors`, and dates at `date`,
+    `updated`, `published`, `last_modified` or `timestamp`, of which the latest counts.
     """
 
     loader: Literal["beir"]
