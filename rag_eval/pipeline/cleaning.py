@@ -10,7 +10,7 @@ import dataclasses
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -39,48 +39,49 @@ class Freed:
 def clean(settings: Settings, keep: int | None = None) -> list[Freed]:
     """Remove old runs, the artifacts that only they need, and leftovers of killed runs.
 
-    Parameters
-    ----------
-    settings
-        Of the home. Nobody else writes to it meanwhile. In an object store, artifacts of the last
-        day stay, because other workers may need them.
-    keep
-        Number of runs of each gold set that stay; default: all.
-
-    Raises
-    ------
-    InputError
-        `home_busy`: runs still write to the home after `wait_s`.
+    `keep` is the number of runs of each gold set that stay; default: all. In an object store,
+    artifacts of the last day stay, because other workers may need them. Raises InputError
+    (`home_busy`) if runs still write to the home after `wait_s`.
     """
     home = open_home(settings)
+
+    def remove(what: str, names: Iterable[str]) -> Freed:
+        sizes = [home.remove(name) for name in list(names)]
+        return Freed(what, len(sizes), sum(sizes))
+
     with WriteLock(settings):
-        freed = [_remove(home, "half-written or damaged", _leftovers(home))]
-        freed.append(_remove(home, "files of kept runs", _old_runs(home, keep)))
+        freed = [remove("half-written or damaged", _leftovers(home))]
+        freed.append(remove("files of kept runs", _old_runs(home, keep)))
         texts = [_text(home, name) for name in (*home.names(RUNS), *home.names("record"))]
         artifacts = _artifacts(home)
         made_from = {name: _made_from(home, name) for name in artifacts}
         reached = _reach(made_from, texts)
-        freed.append(_remove(home, "artifacts", _unreached(home, artifacts, made_from, reached)))
-        texts += [
-            _text(home, part)
-            for name in reached
-            for part in artifacts[name]
-            if part.endswith(".json")
+        # Fitted models and other judgements stay, because they are not results of stages.
+        kinds = {stage.name for stage in STAGES}
+        kinds |= {name.split("/")[1] for names in made_from.values() for name in names}
+        unreached = [
+            name
+            for name, parts in artifacts.items()
+            if name.split("/")[1] in kinds and name not in reached and _is_old(home, parts)
         ]
-        freed.append(_remove(home, "embeddings", _unused_embeddings(home, texts)))
+        freed.append(remove("artifacts", unreached))
+        parts = (part for name in reached for part in artifacts[name] if part.endswith(".json"))
+        texts += [_text(home, part) for part in parts]
+        freed.append(remove("embeddings", _unused_embeddings(home, texts)))
     return freed
 
 
 def _leftovers(home: Home) -> Iterator[str]:
     """List what killed runs left, and in an object store the uploads that were never published."""
-    for pattern in () if home.is_remote else (DAMAGED, PARTIAL):
-        for folder in HOME_FOLDERS:
-            for path in home.folder.glob(f"{folder}/{pattern}*".lstrip("/")):
-                yield path.relative_to(home.folder).as_posix()
     if home.is_remote:
         for name, parts in _artifacts(home).items():
             if f"{name}/{ARTIFACT_FILE}" not in parts and _is_old(home, parts):
                 yield name
+        return
+    for pattern in (DAMAGED, PARTIAL):
+        for folder in HOME_FOLDERS:
+            for path in home.folder.glob(f"{folder}/{pattern}*".lstrip("/")):
+                yield path.relative_to(home.folder).as_posix()
 
 
 def _is_old(home: Home, names: Iterable[str]) -> bool:
@@ -92,8 +93,9 @@ def _text(home: Home, name: str) -> str:
 
 
 def _old_runs(home: Home, keep: int | None) -> Iterator[str]:
+    """List the files of all but the newest runs of each gold set, without accepted ones."""
     names, by_gold_set = home.names(RUNS), defaultdict(list)
-    histories = [_text(home, name) for name in home.names("baselines")]
+    histories = " ".join(_text(home, name) for name in home.names("baselines"))
     for name in reversed(names):
         if Path(name).match(f"{RUNS}/*.json"):
             try:
@@ -102,7 +104,7 @@ def _old_runs(home: Home, keep: int | None) -> Iterator[str]:
                 continue  # the run stays, because its gold set is unknown
     for run_ids in by_gold_set.values():
         for run_id in run_ids[keep:] if keep else ():
-            if not any(run_id in history for history in histories):
+            if run_id not in histories:
                 yield from (name for name in names if Path(name).name.startswith(f"{run_id}."))
 
 
@@ -110,52 +112,30 @@ def _artifacts(home: Home) -> dict[str, list[str]]:
     """List the names of the files of each artifact, by the name of its folder."""
     by_folder = defaultdict(list)
     for name in home.names(ARTIFACTS):
-        *folder, _ = name.split("/")
-        if len(folder) > len(("artifacts", "stage")):
-            by_folder["/".join(folder[:3])].append(name)
+        if name.count("/") > len(("artifacts", "stage")):
+            by_folder["/".join(name.split("/")[:3])].append(name)
     return by_folder
 
 
-def _made_from(home: Home, artifact: str) -> list[tuple[str, str]]:
+def _made_from(home: Home, artifact: str) -> list[str]:
     try:
         record = json.loads(home.read(f"{artifact}/{ARTIFACT_FILE}"))
-        return [(str(kind), str(key)) for kind, key in record["made_from"]]
+        return [f"{ARTIFACTS}/{kind}/{key}" for kind, key in record["made_from"]]
     except (OSError, ValueError, KeyError, TypeError):  # damaged
         return []
 
 
-def _reach(made_from: Mapping[str, list[tuple[str, str]]], texts: list[str]) -> set[str]:
+def _reach(made_from: dict[str, list[str]], texts: list[str]) -> set[str]:
     """Find the artifacts that texts name, and all artifacts behind them."""
-    by_key = defaultdict(list)
-    for name in made_from:
-        by_key[name.rpartition("/")[2]].append(name)
-    left = [name for text in texts for key in set(_KEY.findall(text)) for name in by_key[key]]
+    keys = {key for text in texts for key in _KEY.findall(text)}
+    left = [name for name in made_from if name.rpartition("/")[2] in keys]
     reached: set[str] = set()
     while left:
         name = left.pop()
         if name in made_from and name not in reached:
             reached.add(name)
-            left += [f"{ARTIFACTS}/{kind}/{key}" for kind, key in made_from[name]]
+            left += made_from[name]
     return reached
-
-
-def _unreached(
-    home: Home,
-    artifacts: Mapping[str, list[str]],
-    made_from: Mapping[str, list[tuple[str, str]]],
-    reached: set[str],
-) -> list[str]:
-    """List the unreached artifacts of stages, and of the parts of work that artifacts name.
-
-    Fitted models and other judgements stay, because they are not results of stages.
-    """
-    kinds = {stage.name for stage in STAGES}
-    kinds |= {kind for pairs in made_from.values() for kind, _ in pairs}
-    return [
-        name
-        for name, parts in artifacts.items()
-        if name.split("/")[1] in kinds and name not in reached and _is_old(home, parts)
-    ]
 
 
 def _unused_embeddings(home: Home, texts: list[str]) -> Iterator[str]:
@@ -165,8 +145,3 @@ def _unused_embeddings(home: Home, texts: list[str]) -> Iterator[str]:
             model = json.loads(home.read(name))["model"].removesuffix(" questions")
             if not any(json.dumps(model) in text for text in texts) and _is_old(home, [name]):
                 yield folder
-
-
-def _remove(home: Home, what: str, names: Iterable[str]) -> Freed:
-    sizes = [home.remove(name) for name in list(names)]
-    return Freed(what, len(sizes), sum(sizes))

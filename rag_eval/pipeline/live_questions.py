@@ -21,7 +21,7 @@ from rag_eval.pipeline.corpus import (
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.index import CorpusIndex, measure_coverage, open_index
 from rag_eval.pipeline.miss_rate_stages import MAX_GAPS, MissRateClaims, RetrievalSignals
-from rag_eval.pipeline.runner import Node
+from rag_eval.pipeline.runner import Node, Runner
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.outside import QueryError
 from rag_eval.retrieval.service import RetrievalService
@@ -50,8 +50,7 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     The port serves the first strategy of each kind, without external strategies. It leaves out
     quarantined chunks. With `trust.filter` on, it also leaves out chunks under the threshold, but a
     call may name another threshold. The default strategy is bm25, or hybrid with
-    FEATURE_HYBRID_RETRIEVAL on. Without a strategy of that kind, the default is the kind of the
-    primary strategy.
+    FEATURE_HYBRID_RETRIEVAL on, else the kind of the primary strategy.
 
     Raises
     ------
@@ -60,16 +59,15 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
     """
     runner, config = open_runner(evaluation), evaluation.config
     runner.get(CorpusIndex)
-    admitted = runner.get(AdmittedChunks)
-    opened = open_index(evaluation, admitted)
-    kinds: dict[str, ReadyStrategy] = {}
-    ready: dict[str, ReadyStrategy] = {}
+    opened = open_index(evaluation, runner.get(AdmittedChunks))
+    kinds, kind_of = dict[str, ReadyStrategy](), dict[str, str]()
     for spec in config.strategies:
         if not spec.own_units:
             # A calibrator that saw the gold set may steer the rounds of a strategy.
             variants = None if spec.base_name is None else runner.get(GoldVariants).variants
-            ready[spec.name] = opened.ready(spec, variants)
-            kinds.setdefault(ready[spec.name].spec.kind, ready[spec.name])
+            ready = opened.ready(spec, variants)
+            kind_of[spec.name] = ready.spec.kind
+            kinds.setdefault(ready.spec.kind, ready)
     if not kinds:
         raise InputError.of(
             "nothing_to_serve",
@@ -79,20 +77,19 @@ def open_port(evaluation: Evaluation) -> RetrievalService:
         )
     default = "hybrid" if evaluation.settings.feature_hybrid_retrieval else "bm25"
     if default not in kinds:
-        primary = ready.get(config.primary_strategy)
-        default = next(iter(kinds)) if primary is None else primary.spec.kind
-
-    return serve(evaluation, kinds, default)
+        default = kind_of.get(config.primary_strategy, next(iter(kinds)))
+    return _serve(runner, kinds, default)
 
 
-def serve(
-    evaluation: Evaluation, kinds: Mapping[str, ReadyStrategy], default: str
-) -> RetrievalService:
+def _serve(runner: Runner, kinds: Mapping[str, ReadyStrategy], default: str) -> RetrievalService:
     """Serve ready strategies by kind behind the guard and the trust filter of a gold set."""
-    runner, config = open_runner(evaluation), evaluation.config
-    admitted, corpus, trust = runner.get(AdmittedChunks), runner.get(CorpusSnapshot), config.trust
-    evidence = runner.get(EvidenceTrust)
-    trust_rows, day = admitted.trust_of(evidence), dt.date.fromisoformat(evidence.about.as_of)
+    config, corpus, evidence = (
+        runner.evaluation.config,
+        runner.get(CorpusSnapshot),
+        runner.get(EvidenceTrust),
+    )
+    trust_rows = runner.get(AdmittedChunks).trust_of(evidence)
+    day, trust = dt.date.fromisoformat(evidence.about.as_of), config.trust
     columns = {str(name): column.to_numpy(dtype=object) for name, column in trust_rows.items()}
     return RetrievalService(
         kinds,
@@ -126,14 +123,13 @@ class LiveStrategy:
         index, admitted = runner.get(CorpusIndex), runner.get(AdmittedChunks)
         gold, self._opened = runner.get(GoldVariants), open_index(evaluation, admitted)
         self._ready = self._opened.ready(spec, gold.variants)
-        kind = self._ready.spec.kind
-        self._service = serve(evaluation, {kind: self._ready}, kind)
+        self._service = _serve(runner, {self._ready.spec.kind: self._ready}, self._ready.spec.kind)
         self._coverage = measure_coverage(
             runner.get(CorpusSnapshot), runner.get(CorpusChunks), admitted, index
         )
         fingerprint = strategy_fingerprint(self._config, spec, self._ready.index_hash)
         accepted = find_accepted(evaluation.home, evaluation.config, self.name, fingerprint)
-        unlabelled = _read_unlabelled(evaluation, self.name, fingerprint)
+        unlabelled = _read_unlabelled(runner, self.name, fingerprint)
         self._source, self._model = choose_source(
             self._config, self.name, accepted, fingerprint, unlabelled
         )
@@ -143,7 +139,7 @@ class LiveStrategy:
         self._judged = Outcomes(evaluation.settings).judged_texts(
             self._config, fingerprint, gold.queries
         )
-        self._stated = _read_stated(evaluation, self.name, fingerprint, self._source.calibrator)
+        self._rates = _read_stated(runner, self.name, fingerprint, self._source.calibrator)
 
     def retrieve(self, query: str) -> UncertainRetrieval:
         """Retrieve for one question.
@@ -160,18 +156,15 @@ class LiveStrategy:
             message = "the file of vectors has none for this question"
             accepted = "a question of the gold set, or a strategy whose embedding names a model"
             raise InputError.of("no_vector", message, field=self.name, accepted=accepted)
-        options = RetrievalOptions(top_k=config.depth)
         try:
-            ranking, (result,) = self._service.rank([query], options)
+            ranking, (result,) = self._service.rank([query], RetrievalOptions(top_k=config.depth))
         except QueryError as error:
-            message = "the retrieval failed"
-            raise InputError.of(
-                "retrieval_failed", message, field=self.name, found=quoted(str(error), 400)
-            ) from error
+            message, why = "the retrieval failed", quoted(str(error), 400)
+            raise InputError.of("retrieval_failed", message, field=self.name, found=why) from error
         batch = self._opened.batch(self._spec, [query], ranking)
         frame = signal_frame(batch, k, self.name, 0, np.zeros(1, dtype=bool))
-        wording = dict.fromkeys(("query_id", "paraphrase_id"), "")
-        wording |= {"text": query, "group_id": self._groups.get(query, "")}
+        wording = {"query_id": "", "paraphrase_id": "", "text": query}
+        wording["group_id"] = self._groups.get(query, "")
         claim = state_rates(
             config.uncertainty,
             self._source,
@@ -181,9 +174,10 @@ class LiveStrategy:
             judged=self._judged,
             group_at_fit={},
         ).to_dict("records")[0]
-        rate, rates = claim["miss_rate"], self._stated
-        context = ExpansionContext(batch, [query], self._opened.words)
-        chunks = result.chunks[:k]
+        context, chunks = ExpansionContext(batch, [query], self._opened.words), result.chunks[:k]
+        harder = self._rates <= claim["miss_rate"]
+        # Only an iterative strategy has rounds.
+        last = self._ready.last if isinstance(self._ready, IterativeStrategy) else None
         return UncertainRetrieval(
             documents=[
                 describe_document(
@@ -197,17 +191,11 @@ class LiveStrategy:
             coverage=float(frame[COVERAGE_SIGNAL][0]),
             corpus=self._coverage,
             gaps=semantic_gaps(context, np.array([0]), k)[0][:MAX_GAPS],
-            iterations=self._read_rounds(),
-            harder_share=float((rates <= rate).mean()) if len(rates) else np.nan,
+            iterations=[] if last is None else list_expansions(last.steps).get(0, []),
+            harder_share=float(harder.mean()) if len(harder) else np.nan,
             chunks=chunks,
             reason=self._source.reason,
         )
-
-    def _read_rounds(self) -> list[dict[str, object]]:
-        """Describe the rounds of the last search; empty for other kinds of strategies."""
-        if not isinstance(self._ready, IterativeStrategy) or self._ready.last is None:
-            return []
-        return list_expansions(self._ready.last.steps).get(0, [])
 
 
 def open_live(evaluation: Evaluation, name: str = "") -> LiveStrategy:
@@ -218,17 +206,15 @@ def open_live(evaluation: Evaluation, name: str = "") -> LiveStrategy:
     """
     config = evaluation.config
     wanted, here = name or config.primary_strategy, {each.name: each for each in config.strategies}
-    accepted = ", ".join(spec.name for spec in here.values() if not spec.own_units)
+    code = message = ""
     if wanted not in here:
-        message = f"{config.name} has no such strategy"
-        raise InputError.of(
-            "unknown_strategy", message, field="STRATEGY", found=wanted, accepted=accepted
-        )
-    if here[wanted].own_units:
+        code, message = "unknown_strategy", f"{config.name} has no such strategy"
+    elif here[wanted].own_units:
+        code = "external_strategy"
         message = "an external retriever is not asked here; ask it yourself"
-        raise InputError.of(
-            "external_strategy", message, field="STRATEGY", found=wanted, accepted=accepted
-        )
+    if code:
+        accepted = ", ".join(spec.name for spec in here.values() if not spec.own_units)
+        raise InputError.of(code, message, field="STRATEGY", found=wanted, accepted=accepted)
     with evaluation.lock:
         return LiveStrategy(evaluation, here[wanted])
 
@@ -236,33 +222,27 @@ def open_live(evaluation: Evaluation, name: str = "") -> LiveStrategy:
 def _check(query: str) -> None:
     try:
         QUESTION.validate_python(query)
-        if query.strip():
-            return
-        why = "a blank question"
+        why = "" if query.strip() else "a blank question"
     except ValidationError as error:
         why = error.errors()[0]["msg"]
-    accepted = f"a text of 1 to {MAX_QUERY:,} characters"
-    raise InputError.of("bad_question", why, field="QUESTION", accepted=accepted)
+    if why:
+        accepted = f"a text of 1 to {MAX_QUERY:,} characters"
+        raise InputError.of("bad_question", why, field="QUESTION", accepted=accepted)
 
 
-def _read_unlabelled(evaluation: Evaluation, name: str, fingerprint: str) -> FloatArray:
+def _read_unlabelled(runner: Runner, name: str, fingerprint: str) -> FloatArray:
     """Read the signals of the last run's queries, [n, p]; none if they are of another index."""
-    stored = open_runner(evaluation).find_recorded(Node("retrieval_signals"))
-    if (
-        isinstance(stored, RetrievalSignals)
-        and name in stored.about
-        and stored.about[name].fingerprint == fingerprint
-        and set(SIGNALS) <= set(stored.signals)
-    ):
-        return stored.unlabelled(name)
+    stored = runner.find_recorded(Node("retrieval_signals"))
+    if isinstance(stored, RetrievalSignals) and name in stored.about:
+        has_signals = set(SIGNALS) <= set(stored.signals)
+        if stored.about[name].fingerprint == fingerprint and has_signals:
+            return stored.unlabelled(name)
     return np.zeros((0, len(SIGNALS)))
 
 
-def _read_stated(
-    evaluation: Evaluation, name: str, fingerprint: str, calibrator: str
-) -> FloatArray:
+def _read_stated(runner: Runner, name: str, fingerprint: str, calibrator: str) -> FloatArray:
     """Read the miss rates that the last run stated by the same calibrator, [n]; else none."""
-    stored = open_runner(evaluation).find_recorded(Node("miss_rate_claims"))
+    stored = runner.find_recorded(Node("miss_rate_claims"))
     if not isinstance(stored, MissRateClaims):
         return np.zeros(0)
     claims: pd.DataFrame = stored.claims_of(name)

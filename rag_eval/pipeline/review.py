@@ -1,9 +1,8 @@
-"""Look into stored results: one question, a file of citations, and blocked chunks."""
+"""Look into kept runs: files for other tools, one question, and a file of citations."""
 
 import dataclasses
 import difflib
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -27,52 +26,44 @@ from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
 from rag_eval.reporting.html.page import page_tables
 from rag_eval.reporting.miss_rates import MissRateTables
-from rag_eval.reporting.outgoing import (
-    CitationVerdict,
-    Explanation,
-    GoldSpan,
-)
+from rag_eval.reporting.outgoing import CitationVerdict, Explanation, GoldSpan
 from rag_eval.reporting.tables import csv_text
-from rag_eval.storage.home import Home, atomic_path, write_text
+from rag_eval.storage.home import Home, write_bytes, write_text
 from rag_eval.uncertainty.lost_gold import describe_miss
 
 # ---- The files of a kept run for other tools.
 
-ExportForm = Literal["files", "csv", "tables", "ragas"]
 
-
-def export_run(home: Home, gold_set: str, folder: Path, form: ExportForm) -> list[str]:
+def export_run(
+    home: Home, gold_set: str, folder: Path, form: Literal["files", "csv", "tables", "ragas"]
+) -> list[str]:
     """Write a gold set's newest run for other tools, and return the names of the files.
 
     `form`: `files` are the files that the run left beside its report, `csv` its tables for
     spreadsheets, `tables` the tables of its page as CSV and LaTeX, and `ragas` its answers with
-    whole contexts. Each file is written whole or not at
-    all. Raises InputError if there is no such run, or if it made no answers for ragas.
+    whole contexts. Raises InputError if there is no such run, or if it made no answers for ragas.
     """
     run = open_run(home, "latest", gold_set)
-    exports = run.stored("exports")
-    folder.mkdir(parents=True, exist_ok=True)
-    if form == "ragas":
-        write_text(folder / RAGAS_FILE, _ragas_samples(run))
-        return [RAGAS_FILE]
-    if form == "tables":
-        report = run.report()
-        texts = MissRateTables([report]).files()
-        for table in page_tables(report.dump()):
-            texts |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.tex()}
-        for name, text in texts.items():
-            write_text(folder / name, text)
-        return sorted(texts)
+    exports, texts = run.stored("exports"), dict[str, str]()
     paths = [exports.path(name) for name in sorted(exports.files)]
+    folder.mkdir(parents=True, exist_ok=True)
     if form == "files":
         for path in paths:
-            with atomic_path(folder / path.name) as partial:
-                shutil.copyfile(path, partial)
+            write_bytes(folder / path.name, path.read_bytes())
         return [path.name for path in paths]
-    tables = [path for path in paths if path.suffix == ".parquet"]
-    for path in tables:
-        write_text(folder / f"{path.stem}.csv", csv_text(pd.read_parquet(path)))
-    return [f"{path.stem}.csv" for path in tables]
+    if form == "ragas":
+        texts[RAGAS_FILE] = _ragas_samples(run)
+    elif form == "tables":
+        report = run.report()
+        texts |= MissRateTables([report]).files()
+        for table in page_tables(report.dump()):
+            texts |= {f"{table.name}.csv": table.csv(), f"{table.name}.tex": table.tex()}
+    else:
+        tables = [path for path in paths if path.suffix == ".parquet"]
+        texts |= {f"{path.stem}.csv": csv_text(pd.read_parquet(path)) for path in tables}
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return sorted(texts)
 
 
 def _ragas_samples(run: KeptRun) -> str:
@@ -91,10 +82,7 @@ def _ragas_samples(run: KeptRun) -> str:
 def explanation(home: Home, query_id: str, *, run: str = "latest") -> Explanation:
     """Look a question up in a kept run.
 
-    Raises
-    ------
-    InputError
-        There is no such run, the run has no answers, or there is no such question.
+    Raises InputError if there is no such run, the run has no answers, or no such question.
     """
     stored = open_run(home, run)
     if "answers" not in stored.artifacts:
@@ -106,10 +94,9 @@ def explanation(home: Home, query_id: str, *, run: str = "latest") -> Explanatio
             accepted="a run of a gold set with answers",
         )
     answer_set = AnswerSet.stored(stored.stored("answers"))
-    cited = CitationSet.stored(stored.stored("citations"))
     measured = AnswerMeasures.stored(stored.stored("answer_measures"))
-    gold, corpus = stored.stored("gold_variants"), stored.stored("corpus_snapshot")
-    queries = gold.frame("queries").set_index("query_id")
+    gold = GoldVariants.stored(stored.stored("gold_variants"))
+    queries = gold.queries.set_index("query_id")
     if query_id not in queries.index:
         near = difflib.get_close_matches(query_id, queries.index.tolist(), 3, 0.3)
         raise InputError.of(
@@ -119,47 +106,45 @@ def explanation(home: Home, query_id: str, *, run: str = "latest") -> Explanatio
             found=query_id,
             accepted=", ".join(near) or f"one of {len(queries)} ids of its queries.jsonl",
         )
-    asked = queries.loc[query_id]
-    verdicts, qrels, spans = (
-        frame[frame["query_id"] == query_id]
-        for frame in (cited.citations, gold.frame("qrels_document"), gold.frame("spans"))
-    )
-    qrels = qrels[qrels["gain"] > 0].sort_values("gain", ascending=False, kind="stable")
-    relevant = set(qrels["item_id"])
-    blocked = [
-        document
-        for document in GoldVariants.stored(gold).blocked.documents
-        if document.doc_id in relevant
-    ]
+
+    def of_question(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame[frame["query_id"] == query_id]
+
+    verdicts = of_question(CitationSet.stored(stored.stored("citations")).citations)
+    qrels = of_question(gold.qrels_document).query("gain > 0")
+    qrels = qrels.sort_values("gain", ascending=False, kind="stable")
     answer = next(answer for answer in answer_set.answers if answer.query_id == query_id)
     trust = stored.stored("evidence_trust").frame("trust", ["chunk_id", "verdict", "reasons"])
     used = trust["chunk_id"].isin({item.chunk.snippet_id for item in answer.evidence})
     doubtful = trust[used & (trust["verdict"] != "clean")]
+    missed = of_question(stored.stored("missed_questions").frame("missed"))
     figures = measured.per_question.set_index("query_id").loc[query_id]
     names = ("coverage", "groundedness", "supported", "gap_reason")
+    documents = stored.stored("corpus_snapshot").frame("documents")
     return Explanation(
         run_id=stored.run_id,
         gold_set=stored.gold_set,
         strategy=answer_set.about.strategy,
-        question=str(asked["text"]),
-        answerable=bool(asked["answerable"]),
+        question=str(queries.loc[query_id, "text"]),
+        answerable=bool(queries.loc[query_id, "answerable"]),
         answer=answer,
         verdicts=tuple(
             CitationVerdict(row["code"], row["field"], bool(row["correct"]))
             for row in verdicts.to_dict("records")
         ),
         targets=tuple(qrels["item_id"]),
-        spans=tuple(_gold_spans(corpus.frame("documents"), spans, verdicts[verdicts["correct"]])),
+        spans=tuple(_gold_spans(documents, of_question(gold.spans), verdicts[verdicts["correct"]])),
         measures={name: None if pd.isna(figures[name]) else figures[name] for name in names},
         rejected=tuple(
             dataclasses.asdict(row) for row in answer_set.rejected if row.query_id == query_id
         ),
-        misses=_describe_misses(stored, query_id),
+        misses=tuple((row["strategy"], describe_miss(row)) for row in missed.to_dict("records")),
         unsupported=tuple(measured.unsupported.get(query_id, ())),
         threshold=answer_set.about.abstain_below,
         blocked=tuple(
             f"{quoted(document.doc_id)} ({document.n_blocked} of {document.n_chunks} chunks)"
-            for document in blocked
+            for document in gold.blocked.documents
+            if document.doc_id in set(qrels["item_id"])
         ),
         findings={
             row["chunk_id"]: f"{row['verdict']}: {', '.join(row['reasons'])}"
@@ -168,44 +153,33 @@ def explanation(home: Home, query_id: str, *, run: str = "latest") -> Explanatio
     )
 
 
-def _describe_misses(run: KeptRun, query_id: str) -> tuple[tuple[str, str], ...]:
-    """Return (strategy, sentence on the miss) of the strategies that missed a question."""
-    missed = run.stored("missed_questions").frame("missed")
-    rows = missed[missed["query_id"] == query_id].to_dict("records")
-    return tuple((row["strategy"], describe_miss(row)) for row in rows)
-
-
 def _gold_spans(
     documents: pd.DataFrame, spans: pd.DataFrame, right: pd.DataFrame
-) -> list[GoldSpan]:
-    """Collect the gold evidence of a question, and whether a correct citation overlaps it."""
-    owners = {row["doc_id"]: row for row in documents.to_dict("records")}
-    gold_spans = []
-    for span in spans.to_dict("records"):
-        doc_id, start, end = span["doc_id"], int(span["start"]), int(span["end"])
-        hit = (right["doc_id"] == doc_id) & (right["start"] < end) & (right["end"] > start)
-        owner = owners.get(doc_id, {"text": "", "source_url": ""})
+) -> Iterator[GoldSpan]:
+    """Describe the gold evidence of a question, and whether a correct citation overlaps it."""
+    owners = documents.set_index("doc_id")[["text", "source_url"]]
+    for doc_id, start, end in spans[["doc_id", "start", "end"]].itertuples(index=False):
+        overlaps = (right["doc_id"] == doc_id) & (right["start"] < end) & (right["end"] > start)
+        text, url = owners.loc[doc_id] if doc_id in owners.index else ("", "")
         # Mask the whole document, because the words before a span may mark a secret.
-        quote = masked_text(owner["text"])[start:end]
-        gold_spans.append(GoldSpan(doc_id, start, end, quote, bool(hit.any()), owner["source_url"]))
-    return gold_spans
+        quote = masked_text(text)[start:end]
+        yield GoldSpan(doc_id, int(start), int(end), quote, bool(overlaps.any()), url)
 
 
 # ---- The validate command: check a file of citations against the newest run of a home.
 
 MAX_OFFENDERS = 20
 """Largest number of offending lines in the output."""
+Row = tuple[int, Mapping[str, object]]
+"""Line number and record of a citation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FileVerdicts:
-    """The result of validating a file: (line number, record) and verdict of each citation.
-
-    `problems` are lines that are no JSON objects, and faults of the file.
-    """
+    """The result of validating a file: the citations, the verdict on each, and other faults."""
 
     path: Path
-    rows: Sequence[tuple[int, Mapping[str, object]]]
+    rows: Sequence[Row]
     verdicts: Verdicts
     problems: tuple[Problem, ...]
     has_index: bool
@@ -221,34 +195,33 @@ def validate_file(
 ) -> FileVerdicts:
     """Validate a JSONL file with the citation records of one run, or with answers that cite.
 
-    Without `live`, only the records themselves are checked. The index completes citations of the
-    auditable block. Without an index, such a citation is a problem. Broken lines and an unreadable
-    file are `problems`. Raises InputError if the file does not exist.
+    Without `live`, only the records themselves are checked, and a citation of the auditable block
+    is a problem, because the index completes it. Raises InputError if the file does not exist.
     """
     if not path.is_file():
         message = "there is no such file of citations"
         raise InputError.of("not_a_file", message, path, accepted="a .jsonl file")
-    problems = ProblemList()
-    rows: list[tuple[int, Mapping[str, object]]] = []
-    n_refusals = 0
+    problems, rows, n_refusals = ProblemList(), list[Row](), 0
     for line, row in read_objects(path, problems):
         if _is_refusal(row):
             n_refusals += 1
             continue
         for rank, record in _list_records(line, row, path, problems):
-            if not _is_auditable(record):
-                rows.append((line, record))
-            elif live is not None:
-                rows.append((line, live.complete(record, rank)))
-            elif not any(problem.code == "no_index" for problem in problems.listed()):
-                problems.add(
-                    "no_index",
-                    "a citation of the auditable block needs the index that it cites",
-                    path,
-                    line=line,
-                    field="--index",
-                    found=f"only {', '.join(key for key in record if key in AUDITABLE_FIELDS)}",
-                    accepted="--index HOME, the home of a run over the cited corpus",
+            is_auditable = _is_auditable(record)
+            if live is None and is_auditable:
+                if not any(problem.code == "no_index" for problem in problems.listed()):
+                    problems.add(
+                        "no_index",
+                        "a citation of the auditable block needs the index that it cites",
+                        path,
+                        line=line,
+                        field="--index",
+                        found=f"only {', '.join(key for key in record if key in AUDITABLE_FIELDS)}",
+                        accepted="--index HOME, the home of a run over the cited corpus",
+                    )
+            else:
+                rows.append(
+                    (line, live.complete(record, rank) if live and is_auditable else record)
                 )
     pairs = None if allow_cross_section else ()
     verdicts = validate([record for _, record in rows], live, pairs, n_refusals)
@@ -260,9 +233,8 @@ def _is_refusal(row: Mapping[str, object]) -> bool:
     error, fix, text = row.get("error"), row.get("fix"), row.get("answer")
     if "answer" not in row:
         return all(isinstance(value, str) and has_content(value) for value in (error, fix))
-    if not isinstance(text, str) or row.get("citations") not in (None, []):
-        return False
-    return abstention(text) is not None
+    cites = row.get("citations") not in (None, [])
+    return isinstance(text, str) and not cites and abstention(text) is not None
 
 
 def _is_auditable(record: Mapping[str, object]) -> bool:
@@ -273,19 +245,19 @@ def _is_auditable(record: Mapping[str, object]) -> bool:
 
 def _list_records(
     line: int, row: Mapping[str, object], path: Path, problems: ProblemList
-) -> list[tuple[int, Mapping[str, object]]]:
-    """Return the records of a line, each with its place in the list of citations, from 1.
+) -> Iterator[Row]:
+    """Yield the records of a line, each with its place in the list of citations, from 1.
 
     A line is a record, or the block `{citations, answer}`. A citation without a segment supports
     the sentences with its marker `[n]`, without a marker the only sentence, and else the whole
     answer. Citations behind the answer are marked, because the answer was not made from them.
     """
-    cited, text = row.get("citations"), row.get("answer")
+    cited, text, segments = row.get("citations"), row.get("answer"), row.get("segments")
     if not isinstance(cited, list) or not cited:
-        return [(1, row)]
+        yield 1, row
+        return
     marks: list[tuple[int, int]] = []
     plain = text if isinstance(text, str) else ""
-    segments = row.get("segments")
     if segments is None:
         plain, marks, _ = read_marks(plain, n_sources=len(cited))
         segments = [None] * len(cited)
@@ -299,29 +271,24 @@ def _list_records(
             found=quoted(segments),
             accepted=f"a list of {len(cited)} segments",
         )
-        return []
-    marked: dict[int, dict[int, None]] = {}
-    for sentence, number in marks:
-        marked.setdefault(number, {})[sentence] = None
-    records: list[tuple[int, Mapping[str, object]]] = []
+        return
     keys = list(row)
     is_late = "answer" in row and keys.index("answer") < keys.index("citations")
-    for number, (citation, of_citation) in enumerate(zip(cited, segments, strict=True), start=1):
-        record = {"query_id": row.get("query_id", f"line {line}"), "segment": of_citation}
+    for number, (citation, segment) in enumerate(zip(cited, segments, strict=True), start=1):
+        record = {"query_id": row.get("query_id", f"line {line}"), "segment": segment}
         record |= citation if isinstance(citation, Mapping) else {}
         record |= {"cited_before_answer": False} if is_late else {}
-        chosen_segment = record["segment"]
-        of_text = marked.get(number, (unmarked_segment(plain),))
-        chosen = of_text if chosen_segment is None else (chosen_segment,)
-        records += [(number, {**record, "segment": segment}) for segment in chosen]
-    return records
+        chosen = [record["segment"]]
+        if chosen == [None]:
+            marked = dict.fromkeys(sentence for sentence, source in marks if source == number)
+            chosen = list(marked) or [unmarked_segment(plain)]
+        yield from ((number, {**record, "segment": each}) for each in chosen)
 
 
 def live_index(home: Home, gold_set: str | None = None) -> tuple[LiveIndex, str]:
-    """Open the newest stored run of a home, or of one gold set in it.
+    """Open the index of the newest run of a home, or of one gold set in it, with a label of it.
 
-    Returns the index of the run and a label of the run. Raises InputError if no run is stored
-    there, or if its corpus is no longer in the home.
+    Raises InputError if no run is stored there, or if its corpus is no longer in the home.
     """
     run = open_run(home, "latest", gold_set)
     corpus, chunks = run.stored("corpus_snapshot"), run.stored("admitted_chunks")
@@ -341,35 +308,37 @@ def live_index(home: Home, gold_set: str | None = None) -> tuple[LiveIndex, str]
 
 def verdict_lines(result: FileVerdicts) -> list[str]:
     """Write the result for a terminal: counts by code, the first offenders, and skipped checks."""
-    # A terminal cannot print lone surrogates.
-    lines = _verdict_lines(result)
-    return [line.encode("utf-8", "backslashreplace").decode("utf-8") for line in lines]
-
-
-def _verdict_lines(result: FileVerdicts) -> Iterator[str]:
     verdicts, n = result.verdicts, len(result.rows)
-    yield from map(str, result.problems)
-    if result.problems and not n:
-        return
+    lines = list(map(str, result.problems))
+    if lines and not n:
+        return lines
     unit = "citation" if n == 1 else "citations"
     refusals = f", refusals: {verdicts.n_refusals:,}" if verdicts.n_refusals else ""
-    yield f"{quoted(str(result.path), 400)}: {n:,} {unit}, {verdicts.counts['ok']:,} ok{refusals}"
-    for code in CODES[:-1]:
-        if verdicts.counts[code]:
-            yield f"  {code:<24} {verdicts.counts[code]:>7,} of {n:,}   fix: {FIXES[code]}"
+    path, n_ok = quoted(str(result.path), 400), verdicts.counts["ok"]
+    lines.append(f"{path}: {n:,} {unit}, {n_ok:,} ok{refusals}")
+    lines += [
+        f"  {code:<24} {verdicts.counts[code]:>7,} of {n:,}   fix: {FIXES[code]}"
+        for code in CODES[:-1]
+        if verdicts.counts[code]
+    ]
     if verdicts.counts["analyzer_mismatch"]:
-        yield "analyzer_mismatch ends the run: align the analyzers before anything else is judged"
+        lines.append("analyzer_mismatch ends the run: align the analyzers before all else")
     offenders = [place for place, failures in enumerate(verdicts.failures) if failures]
     if offenders:
-        yield f"first offenders ({min(len(offenders), MAX_OFFENDERS)} of {len(offenders):,}):"
+        n_shown = min(len(offenders), MAX_OFFENDERS)
+        lines.append(f"first offenders ({n_shown} of {len(offenders):,}):")
     for place in offenders[:MAX_OFFENDERS]:
         (code, field), (number, record) = verdicts.failures[place][0], result.rows[place]
         codes = [code + (f" [{field}]" if field else "") + _quote_field(record, field)]
         codes += [other for other, _ in verdicts.failures[place][1:]]
-        yield f"  line {number}: {'; also '.join(codes)}"
+        lines.append(f"  line {number}: {'; also '.join(codes)}")
     if not result.has_index:
         names = ", ".join(LIVE_CODES)
-        yield f"not tried without a live index (--index HOME): {names}, and the ends of offsets"
+        lines.append(
+            f"not tried without a live index (--index HOME): {names}, and the ends of offsets"
+        )
+    # A terminal cannot print lone surrogates.
+    return [line.encode("utf-8", "backslashreplace").decode("utf-8") for line in lines]
 
 
 def verdict_json(result: FileVerdicts) -> list[str]:

@@ -1,6 +1,7 @@
 """A corpus in shards gives what the undivided corpus gives, and does finished work once."""
 
 import functools
+import importlib.util
 import random
 
 import numpy as np
@@ -18,7 +19,7 @@ from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapsho
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.retrieval.embedders import has_wheel
+from rag_eval.retrieval.embedders import PACKAGE
 from rag_eval.retrieval.embedding import ChunkTable, EmbeddingSource, Places
 from rag_eval.storage import artifacts
 from rag_eval.storage.hashing import text_hash
@@ -222,7 +223,7 @@ def _die(task):
 @pytest.mark.slow
 def test_ray_embeds_chunks_as_this_process_does(tmp_path):
     need_package("ray")
-    if not has_wheel():
+    if importlib.util.find_spec(PACKAGE) is None:
         report_missing("minilm", "the model all-MiniLM-L6-v2 is not on this machine")
     texts = [f"Text {number} of many" for number in range(20)]
     frame = pd.DataFrame({"chunk_id": texts, "doc_id": texts, "title": "", "text": texts})

@@ -13,6 +13,7 @@ from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import AGAIN, Part, Work
 from rag_eval.pipeline.stages import STAGES, open_runner
 from rag_eval.storage.artifacts import Artifact
+from rag_eval.storage.home import Home
 from rag_eval.uncertainty import opened_index
 
 STORES = {
@@ -74,17 +75,17 @@ class Trace:
 def trace(tmp_path, monkeypatch):
     """Trace reads of the home.
 
-    Chroma and `Path.stat` raise no audit event, so the fixture replaces their functions.
+    Chroma, `Path.stat` and `Home.has` raise no audit event, so the fixture replaces them.
     """
     found = Trace(tmp_path / "home", tmp_path / "reports")
-    read, stat, chroma = Artifact._readable, Path.stat, opened_index.open_chroma
-    part_of, keep = Part.__get__, Work.keep
+    read, stat, chroma = Artifact._read, Path.stat, opened_index.open_chroma
+    part_of, keep, has = Part.__get__, Work.keep, Home.has
 
     # A part is read from its file, or from a result that already holds the part in memory.
-    def readable(self, name):
+    def read_part(self, part, reader):
         if found.is_on:
             found.kinds.add(self.stage)
-        return read(self, name)
+        return read(self, part, reader)
 
     def got(self, result, owner):
         if found.is_on and result is not None:
@@ -95,6 +96,11 @@ def trace(tmp_path, monkeypatch):
         if found.is_on:
             found.note_path(self)
         return stat(self, **options)
+
+    def looked_up(self, name):
+        if found.is_on:
+            found.note_path(self.folder / name)
+        return has(self, name)
 
     def opened(settings):
         found.note_path(Path(settings.home) / "chroma")
@@ -107,9 +113,10 @@ def trace(tmp_path, monkeypatch):
         return keep(self, kind, identity, make)
 
     monkeypatch.setattr(Work, "keep", kept)
-    monkeypatch.setattr(Artifact, "_readable", readable)
+    monkeypatch.setattr(Artifact, "_read", read_part)
     monkeypatch.setattr(Part, "__get__", got)
     monkeypatch.setattr(Path, "stat", stated)
+    monkeypatch.setattr(Home, "has", looked_up)
     monkeypatch.setattr(opened_index, "open_chroma", opened)
     yield found
     found.is_on = False
