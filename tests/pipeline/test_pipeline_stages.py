@@ -75,10 +75,10 @@ class Trace:
 def trace(tmp_path, monkeypatch):
     """Trace reads of the home.
 
-    Chroma, `Path.stat` and `Home.has` raise no audit event, so the fixture replaces them.
+    Chroma and `Home.has` raise no audit event, so the fixture replaces them.
     """
     found = Trace(tmp_path / "home", tmp_path / "reports")
-    read, stat, chroma = Artifact._read, Path.stat, opened_index.open_chroma
+    read, chroma = Artifact._read, opened_index.open_chroma
     part_of, keep, has = Part.__get__, Work.keep, Home.has
 
     # A part is read from its file, or from a result that already holds the part in memory.
@@ -91,11 +91,6 @@ def trace(tmp_path, monkeypatch):
         if found.is_on and result is not None:
             found.kinds.add(result.artifact.stage)
         return part_of(self, result, owner)
-
-    def stated(self, **options):
-        if found.is_on:
-            found.note_path(self)
-        return stat(self, **options)
 
     def looked_up(self, name):
         if found.is_on:
@@ -115,7 +110,6 @@ def trace(tmp_path, monkeypatch):
     monkeypatch.setattr(Work, "keep", kept)
     monkeypatch.setattr(Artifact, "_read", read_part)
     monkeypatch.setattr(Part, "__get__", got)
-    monkeypatch.setattr(Path, "stat", stated)
     monkeypatch.setattr(Home, "has", looked_up)
     monkeypatch.setattr(opened_index, "open_chroma", opened)
     yield found
