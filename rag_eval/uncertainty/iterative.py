@@ -234,7 +234,7 @@ def _extents(
     runs = [find_runs(text) for text in questions]
     identifiers = np.array([sum(map(is_identifier, part)) / max(len(part), 1) for part in runs])
     others = batch.other_rows
-    return {
+    extents: dict[ExpansionName, FloatArray] = {
         "synonym": lacking,
         "related_concept": np.clip(1.0 - best, 0.0, 1.0),
         "code_pattern": np.maximum(missing, identifiers * (1.0 - first)),
@@ -242,7 +242,9 @@ def _extents(
         "hypernym": rarity * lacking**0.5,
         "negative_sampling": _alikeness(context.words.chunk_vectors, rows) * (together < 1.0),
         "hyponym": (1.0 - rarity) * flat,
-    }, uncovered
+    }
+    # the last bits of a sum depend on its order, and an extent of 0 must pass no level
+    return {name: np.round(extent, 9) for name, extent in extents.items()}, uncovered
 
 
 def _overlap(rows: Int32Array, others: Int32Array) -> FloatArray:
