@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import Any
 
-from rag_eval.answers.codes import CODES, PROVENANCE, Events, Fault
-from rag_eval.answers.contract import Candidate, Plugins, judge, load_plugins, postprocess, validate
+from rag_eval.answers.contract import judge
 from rag_eval.answers.evidence import (
+    Events,
     Gathered,
     Library,
     PreflightRecord,
@@ -27,7 +27,8 @@ from rag_eval.answers.evidence import (
     asks_for_ranking,
 )
 from rag_eval.answers.extractive import Extractive, Passage
-from rag_eval.answers.replies import parse_reply
+from rag_eval.answers.plugins import Candidate, Plugins, load_plugins, postprocess, validate
+from rag_eval.answers.replies import CODES, Fault, parse_reply
 from rag_eval.core.arrays import BoolArray
 from rag_eval.core.config import Answers, ResponseSchema
 from rag_eval.core.errors import InputError, Problem, format_count, quoted
@@ -41,7 +42,6 @@ from rag_eval.core.types import (
     CitedSpan,
     Evidence,
     Message,
-    Mode,
     Reply,
 )
 from rag_eval.corpus.chunking import segments
@@ -75,11 +75,6 @@ class Prompt:
     evidence: tuple[Evidence, ...]
     left_out: int
     analyze_only: bool
-
-    @property
-    def chars(self) -> int:
-        """Length of all messages."""
-        return sum(len(message.content) for message in self.messages)
 
 
 class PromptTooLongError(Exception):
@@ -119,20 +114,17 @@ def _system(question: Question, *, analyze_only: bool, nonce: str) -> str:
 
 def _user(question: Question, shown: Sequence[str], nonce: str) -> str:
     block = shown or ["(no evidence was found)"]
-    asked = _make_plain(question.text).replace("\n", " ")
-    lines = [f"<<<EVIDENCE {nonce}>>>", *block, f"<<<END {nonce}>>>", f"Question: {asked}"]
-    return "\n".join(lines)
+    asked = "Question: " + _make_plain(question.text).replace("\n", " ")
+    return "\n".join([f"<<<EVIDENCE {nonce}>>>", *block, f"<<<END {nonce}>>>", asked])
 
 
 def _correct(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
     """Make the messages after a rejected reply: its beginning, and its faults."""
     reasons = " ".join(_make_plain(fault)[:MAX_CORRECTION_CHARS] for fault in faults)
-    reasons = reasons[: 2 * MAX_CORRECTION_CHARS]
-    again = "Reply again, to the same question and in the same form."
-    return (
-        Message("assistant", _make_plain(reply[:MAX_REJECTED_CHARS]) or "(empty)"),
-        Message("user", f"This reply was rejected: {reasons} {again}"),
-    )
+    rejected = f"This reply was rejected: {reasons[: 2 * MAX_CORRECTION_CHARS]}"
+    again = f"{rejected} Reply again, to the same question and in the same form."
+    shown = _make_plain(reply[:MAX_REJECTED_CHARS]) or "(empty)"
+    return Message("assistant", shown), Message("user", again)
 
 
 def build_prompt(
@@ -162,10 +154,18 @@ def build_prompt(
     return Prompt(messages, tuple(evidence[:n]), len(texts) - n, analyze_only)
 
 
-# ---- Inputs of answering
+# ---- One question
 
 MAX_KEPT_CHARS = 2000
 """Most characters of a rejected reply that are kept for a person to read."""
+PROVENANCE = frozenset({"unknown_snippet", "path_not_in_evidence"})
+"""Codes that start an adaptive rerun, because more evidence can mend the answer."""
+_BROKEN_PLUGIN = frozenset({"validator_error", "postprocessor_error"})
+"""Codes that no other reply of the model can mend."""
+_CUT_OFF = {
+    "length": "it was cut off for its length; answer shorter.",
+    "content_filter": "the endpoint's filter cut it off.",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,17 +197,6 @@ class Rejected:
     codes: tuple[str, ...]
     messages: tuple[str, ...]
     reply: str
-
-
-# ---- One question
-
-_CUT_OFF = {
-    "length": "it was cut off for its length; answer shorter.",
-    "content_filter": "the endpoint's filter cut it off.",
-}
-
-_BROKEN_PLUGIN = frozenset({"validator_error", "postprocessor_error"})
-"""Codes that no other reply of the model can mend."""
 
 
 def _codes_of(faults: Sequence[Fault]) -> tuple[str, ...]:
@@ -245,10 +234,10 @@ class _Case:
         self._set(outcome="failed", codes=_codes_of(faults), text="", citations=())
 
     def _reject(self, reply: str, faults: Sequence[Fault]) -> None:
-        cut = reply[:MAX_KEPT_CHARS].encode("utf-8", "backslashreplace").decode()
-        id_, attempt, top_k = self.answer.query_id, self.answer.attempts, self.answer.top_k
+        shown = reply[:MAX_KEPT_CHARS].encode("utf-8", "backslashreplace").decode()
+        place = self.answer.query_id, self.answer.attempts, self.answer.top_k
         messages = tuple(fault.message for fault in faults)
-        self.rejected.append(Rejected(id_, attempt, top_k, _codes_of(faults), messages, cut))
+        self.rejected.append(Rejected(*place, _codes_of(faults), messages, shown))
 
     def _accept(self, body: str, answer: Answer) -> list[Fault]:
         """Post-process an answer and take it unless a plug-in objects; return the objections."""
@@ -294,18 +283,18 @@ class _Case:
         passages = [Passage(item.chunk.text, library.title(item.chunk.doc_id)) for item in evidence]
         extract = extractive.answer(self.question.text, passages)
         self._set(evidence=evidence, signal=extract.signal, attempts=1)
+        text, citations = "", list[CitedSpan]()
+        for passage, start, end, _ in extract.sentences if extract.answered else ():
+            chunk = evidence[passage].chunk
+            quote, low = chunk.text[start:end], chunk.offsets.start
+            segment = len(segments(text))
+            joined = f"{text} {quote}".strip()
+            if len(segments(joined)) < segment + len(segments(quote)):
+                # a heading or an entry without a full stop would swallow the next sentence
+                joined = f"{text}\n\n{quote}"
+            text, place = joined, (chunk.doc_id, low + start, low + end)
+            citations.append(CitedSpan(segment, passage, *place, quote))
         if extract.answered:
-            text, citations = "", list[CitedSpan]()
-            for passage, start, end, _ in extract.sentences:
-                chunk = evidence[passage].chunk
-                quote, low = chunk.text[start:end], chunk.offsets.start
-                segment = len(segments(text))
-                joined = f"{text} {quote}".strip()
-                if len(segments(joined)) < segment + len(segments(quote)):
-                    # a heading or an entry without a full stop would swallow the next sentence
-                    joined = f"{text}\n\n{quote}"
-                text, place = joined, (chunk.doc_id, low + start, low + end)
-                citations.append(CitedSpan(segment, passage, *place, quote))
             self._set(outcome="answered", text=text, citations=tuple(citations))
         self.end_with(self.answer)
 
@@ -338,18 +327,15 @@ class _Case:
             reply = self._ask(chat, prompt)
             if isinstance(reply, Fault):
                 return [reply]
-            faults = self._judge(reply, prompt)
-            attempt = self.answer.attempts
+            faults, attempt = self._judge(reply, prompt), self.answer.attempts
             if not faults:
                 if left < settings.schema_retry_attempts:
                     self._add_event("question.chat.schema_retry.satisfied", attempt=attempt)
                 return []
             self._reject(reply.text, faults)
-            codes, message = _codes_of(faults), faults[0].message
-            listed = ",".join(codes)
-            self._add_event(
-                "question.chat.rejected", attempt=attempt, codes=listed, message=message
-            )
+            codes = _codes_of(faults)
+            facts = {"codes": ",".join(codes), "message": faults[0].message}
+            self._add_event("question.chat.rejected", attempt=attempt, **facts)
             correcting = _correct(reply.text, [fault.message for fault in faults])
             if not PROVENANCE.isdisjoint(codes) and ladder:
                 again = self._gather_again(ladder.pop(0))
@@ -382,19 +368,20 @@ class _Case:
 
     def _ask(self, chat: Chat, prompt: Prompt) -> Reply | Fault:
         """Send the prompt and add its cost, even if the reply is useless."""
+        settings = self.question.settings
         self._set(attempts=self.answer.attempts + 1, evidence=prompt.evidence)
         self._add_event(
             "question.chat.prepare",
             attempt=self.answer.attempts,
             mode="analyze_only" if prompt.analyze_only else "grounding",
-            schema=self.question.settings.response_schema,
+            schema=settings.response_schema,
             evidence=len(prompt.evidence),
             left_out=prompt.left_out,
-            chars=prompt.chars,
+            chars=sum(len(message.content) for message in prompt.messages),
             top_k=self.answer.top_k,
             strict_response_template=True,
-            retry_on_schema_fail=self.question.settings.schema_retry_attempts > 0,
-            schema_retry_attempts=self.question.settings.schema_retry_attempts,
+            retry_on_schema_fail=settings.schema_retry_attempts > 0,
+            schema_retry_attempts=settings.schema_retry_attempts,
         )
         try:
             reply = chat.ask(prompt.messages)
@@ -428,6 +415,8 @@ class _Case:
             refusal_to=None if is_answered else self.question.text,
             cross_section_allowed=settings.cross_section_allowed,
         )
+        if checked.faults or not checked.text:
+            return checked.faults or [Fault("empty_answer", "there is nothing but citations.")]
         is_bare = parsed.outcome == "not_found" and not parsed.verdict
         answer = dataclasses.replace(
             self.answer,
@@ -438,8 +427,6 @@ class _Case:
             delta_s=parsed.delta_s,
             lambda_state=parsed.lambda_state,
         )
-        if checked.faults or not checked.text:
-            return checked.faults or [Fault("empty_answer", "there is nothing but citations.")]
         if is_answered:
             return self._accept(parsed.text, answer)
         self.answer = answer
@@ -467,6 +454,12 @@ class AnswerRun:
     findings: dict[str, int]
 
 
+class AbortedError(InputError):
+    """The run ended before an answer; `events` are its event lines."""
+
+    events: Sequence[str] = ()
+
+
 def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
     """Raise InputError `mode_not_available` if a question's mode lacks its input."""
     made = {"deterministic": tools.extract, "llm": tools.chat, "recorded": tools.recorded}
@@ -482,23 +475,12 @@ def _check_tools(questions: Sequence[Question], tools: Tools) -> None:
             )
 
 
-class AbortedError(InputError):
-    """The run ended before an answer; `events` are its event lines."""
-
-    events: Sequence[str] = ()
-
-
 def _check_evidence(cases: Sequence[_Case], events: Events) -> None:
     """Raise AbortedError `empty_evidence` if a question has no evidence."""
-    empty = [
-        case.question.query_id
-        for case in cases
-        if not case.gathered.evidence and not case.gathered.fault
-    ]
-    if empty:
-        named = ", ".join(map(quoted, empty[:MAX_NAMED]))
+    without = (case for case in cases if not case.gathered.evidence and not case.gathered.fault)
+    if empty := [quoted(case.question.query_id) for case in without]:
         more = f" and {len(empty) - MAX_NAMED} more" if len(empty) > MAX_NAMED else ""
-        field = "answers.strict_fail_on_empty_evidence"
+        named, field = ", ".join(empty[:MAX_NAMED]), "answers.strict_fail_on_empty_evidence"
         message = f"no evidence for {format_count(len(empty), 'question')}: {named}{more}"
         message += f"; fix the corpus or the preflights, or switch {field} off"
         events.add("run.abort", code="empty_evidence", questions=len(empty))
@@ -548,33 +530,30 @@ def answer_questions(
     """
     _check_tools(questions, tools)
     preflights = Preflights(tools.library, tools.retrieve, tools.passes)
-    plugins = load_plugins(config)
+    plugins, events = load_plugins(config), Events()
     cases = [_Case(question, preflights, plugins) for question in questions]
-    modes, events = Counter(question.settings.mode for question in questions), Events()
+    modes = Counter(question.settings.mode for question in questions)
     events.add("run.start", questions=len(questions), **dict(sorted(modes.items())))
-    of_mode: dict[Mode, list[_Case]] = {"recorded": [], "deterministic": [], "llm": []}
-    for case in cases:
-        of_mode[case.question.settings.mode].append(case)
-        if case.question.settings.mode != "recorded":
-            case.gather()
-    for case in cases:  # write the events of all preflights before the events of the answers
+    gathering = [case for case in cases if case.question.settings.mode != "recorded"]
+    for case in gathering:
+        case.gather()
         events.lines += case.log.lines
         case.log.lines.clear()
     if config.strict_fail_on_empty_evidence:
-        _check_evidence([*of_mode["deterministic"], *of_mode["llm"]], events)
-    for case in of_mode["recorded"]:
-        query_id = case.question.query_id
-        missing = Answer(query_id, "recorded", "failed", ("no_output",))
-        case.end_with((tools.recorded or {}).get(query_id, missing))
-    # a question without evidence ends NOT FOUND
-    deterministic, llm = (
-        [case for case in of_mode[mode] if case.gathered.evidence]
-        for mode in ("deterministic", "llm")
-    )
-    if tools.extract is not None:
-        for case in deterministic:
+        _check_evidence(gathering, events)
+    to_ask = []
+    for case in cases:
+        query_id, mode = case.question.query_id, case.question.settings.mode
+        if mode == "recorded":
+            missing = Answer(query_id, "recorded", "failed", ("no_output",))
+            case.end_with((tools.recorded or {}).get(query_id, missing))
+        elif not case.gathered.evidence:
+            continue  # a question without evidence ends NOT FOUND
+        elif mode == "llm":
+            to_ask.append(case)
+        elif tools.extract is not None:
             case.quote(tools.extract, tools.library)
-    _finish(cases, llm, tools, on_end)
+    _finish(cases, to_ask, tools, on_end)
     outcomes = Counter(case.answer.outcome for case in cases)
     extracted = itertools.chain.from_iterable(case.answer.findings for case in cases)
     findings = Counter(f"{finding.source}.{finding.kind}" for finding in extracted)
@@ -582,17 +561,12 @@ def answer_questions(
     for case in cases:
         counts.update(case.counts, attempts=case.answer.attempts)
         events.lines += case.log.lines
-    events.add(
-        "run.done",
-        questions=len(questions),
-        answered=outcomes["answered"],
-        failed=outcomes["failed"],
-        attempts=counts["attempts"],
-    )
-    gathered = [record for case in cases for record in case.gathered.records]
+    ends = {name: outcomes[name] for name in ("answered", "failed")}
+    events.add("run.done", questions=len(questions), **ends, attempts=counts["attempts"])
+    records = [record for case in cases for record in case.gathered.records]
     return AnswerRun(
         tuple(case.answer for case in cases),
-        (*gathered, *(record for case in cases for record in case.reruns)),
+        (*records, *(record for case in cases for record in case.reruns)),
         tuple(row for case in cases for row in case.rejected),
         tuple(events.lines),
         dict(counts),

@@ -32,6 +32,12 @@ MAX_MESSAGE_CHARS = 300
 NO_KEY = "none"
 """Key for endpoints without a key, because the header must not be empty."""
 _MIN_SECRET = 8  # a shorter key could be an ordinary word
+_ADDRESS = re.compile(
+    r"http(?P<s>s?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>/[!-~]*)?",
+    re.ASCII,
+)
+_LOOPBACK = re.compile(r"https?://(?:localhost|127\.|\[::1\])")  # is reached without a proxy
 
 # ---- Replies in the SQL store
 
@@ -40,8 +46,6 @@ REPLIES = TableSpec(
     (ColumnSpec("request", "text", required=True), ColumnSpec("reply", "text", required=True)),
     unique=(("request",),),
 )
-
-
 _KEPT = ("text", "finish_reason", "tokens_in", "tokens_out", "usage_missing")
 
 
@@ -68,14 +72,7 @@ class ChatCache:
         return reply if added else self.read(key) or reply
 
 
-# ---- Addresses and keys
-
-_ADDRESS = re.compile(
-    r"http(?P<s>s?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::(?P<port>[0-9]{1,5}))?"
-    r"(?P<path>/[!-~]*)?",
-    re.ASCII,
-)
-_LOOPBACK = re.compile(r"https?://(?:localhost|127\.|\[::1\])")  # is reached without a proxy
+# ---- Addresses, keys, and replies, which may be anything
 
 
 def _read_address(base_url: str) -> str:
@@ -94,22 +91,14 @@ def _read_address(base_url: str) -> str:
 
 def _read_key(endpoint: Endpoint) -> str:
     """Return the key of the endpoint or of its environment variable, else the word "none"."""
+    key = os.environ.get(endpoint.api_key_env or "", "")
     if endpoint.api_key is not None:
         key = endpoint.api_key.get_secret_value()
-    else:
-        key = os.environ.get(endpoint.api_key_env or "", "")
     key = key.strip() or NO_KEY  # a key read from a file often ends with a line end
     if not re.fullmatch("[!-~]+", key):
-        raise InputError.of(
-            "bad_api_key",
-            "the key cannot be sent in a header",
-            field="api_key",
-            accepted="printable ASCII without spaces",
-        )
+        message, accepted = "the key cannot be sent in a header", "printable ASCII without spaces"
+        raise InputError.of("bad_api_key", message, field="api_key", accepted=accepted)
     return key
-
-
-# ---- Reading a reply, which may be anything
 
 
 def _replace_surrogates(text: str) -> str:
@@ -117,20 +106,12 @@ def _replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _one_line(text: str, secret: str) -> str:
-    """Shorten untrusted text to one line, after removing the key, so that no part of it is left."""
-    shown = text.replace(secret, "[key]") if secret else text
-    return quoted(" ".join(shown.split()), MAX_MESSAGE_CHARS)
-
-
 def _look_up(value: Any, *path: str | int) -> Any:
     """Return the value at a path of keys and places; None if the path leads nowhere."""
-    for step in path:
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
+    try:
+        return functools.reduce(lambda held, step: held[step], path, value)
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
 def _read_reply(body: bytes) -> tuple[Reply, str]:
@@ -195,17 +176,10 @@ class ChatClient:
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        cache: ChatCache | None,
-        *,
-        max_reply_bytes: int = MAX_REPLY_BYTES,
+        self, endpoint: Endpoint, cache: ChatCache | None, *, max_reply_bytes: int = MAX_REPLY_BYTES
     ) -> None:
-        self._endpoint = endpoint
-        self._cache = cache
-        self._max_reply_bytes = max_reply_bytes
-        self._address = _read_address(endpoint.base_url)
-        self._key = _read_key(endpoint)
+        self._endpoint, self._cache, self._max_reply_bytes = endpoint, cache, max_reply_bytes
+        self._address, self._key = _read_address(endpoint.base_url), _read_key(endpoint)
         self._lock = threading.Lock()
         self._counts: collections.Counter[str] = collections.Counter()
 
@@ -268,11 +242,8 @@ class ChatClient:
             return self._error(*self._judge(error), retries)
         self._add(requests=raw.retries_taken + 1, retries=raw.retries_taken)
         reply, problem = _read_reply(raw.content)
-        self._add(
-            tokens_in=reply.tokens_in,
-            tokens_out=reply.tokens_out,
-            usage_missing=int(reply.usage_missing),
-        )
+        missing = int(reply.usage_missing)
+        self._add(tokens_in=reply.tokens_in, tokens_out=reply.tokens_out, usage_missing=missing)
         if problem:
             return self._error("malformed_reply", problem, raw.retries_taken)
         # an endpoint could repeat the key in an answer, which reports show
@@ -301,8 +272,10 @@ class ChatClient:
         return "refused", text
 
     def _error(self, code: str, message: str, retries: int) -> ChatError:
+        """Make an error of one line of untrusted text, from which the key is removed first."""
+        text = message if self._key == NO_KEY else message.replace(self._key, "[key]")
+        line = quoted(" ".join(text.split()), MAX_MESSAGE_CHARS)
         sent = f"{retries + 1} requests" if retries else "1 request"
-        line = _one_line(message, "" if self._key == NO_KEY else self._key)
         return ChatError(code, f"{self._address}: {line} (after {sent})", retries)
 
     @functools.cached_property
@@ -310,10 +283,8 @@ class ChatClient:
         """Make the openai package's method that returns the raw response of a request."""
         import openai
 
-        client = openai.OpenAI(
-            **_options(self._endpoint, self._key),
-            http_client=_narrow_http(self._endpoint, self._key, self._max_reply_bytes),
-        )
+        http_client = _narrow_http(self._endpoint, self._key, self._max_reply_bytes)
+        client = openai.OpenAI(**_options(self._endpoint, self._key), http_client=http_client)
         return client.chat.completions.with_raw_response.create
 
 
@@ -348,13 +319,10 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
 
     class Narrow(openai.DefaultHttpxClient):
         def send(self, request: Any, **options: Any) -> Any:
-            started = time.monotonic()
-            sent = type(request)(
-                request.method,
-                request.url,
-                headers=headers,
-                content=request.read(),
-                extensions=request.extensions,
+            started, make = time.monotonic(), type(request)
+            content, extensions = request.read(), request.extensions
+            sent = make(
+                request.method, request.url, headers=headers, content=content, extensions=extensions
             )
             response = super().send(sent, **{**options, "stream": True})
             body, declared = bytearray(), response.headers.get("content-length", "")
@@ -373,12 +341,9 @@ def _narrow_http(endpoint: Endpoint, key: str, max_reply_bytes: int) -> Any:
                 response.close()
             # The reply is untrusted, so Retry-After is the only header to pass on.
             wait = {k: v for k, v in response.headers.items() if k.lower() == "retry-after"}
-            return type(response)(
-                response.status_code,
-                headers={"content-type": "application/json", **wait},
-                content=bytes(body),
-                request=request,
-            )
+            wait["content-type"] = "application/json"
+            status, content = response.status_code, bytes(body)
+            return type(response)(status, headers=wait, content=content, request=request)
 
     return Narrow(**_http_options(endpoint))
 

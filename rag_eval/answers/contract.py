@@ -1,36 +1,29 @@
-"""Compare a reply with the evidence, and ask the domain validators.
+"""Hold a reply against its evidence: provenance, quotes, sections, and the two path gates.
 
-`judge` runs the gates (provenance, quotes, sections, path gates A and B). `validate` asks the
-validators of the gold set. A reply that breaks a rule fails.
+A reply that breaks a rule fails. `paths.json` has the word lists that tell paths from words.
 """
 
 import bisect
 import dataclasses
-import difflib
-import importlib.metadata
 import itertools
+import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from importlib.resources import files
 
-from pydantic import BaseModel, BeforeValidator, Field
-
-from rag_eval.answers.codes import Fault, TimedPattern
 from rag_eval.answers.evidence import cite_token, line_starts
-from rag_eval.answers.paths import find_paths, has_content, split_lines, tidy_path, visible
-from rag_eval.answers.replies import Citation, CitedSnippet, Place, read_token
-from rag_eval.core.config import Answers, PluginUse
-from rag_eval.core.errors import InputError, Problem, quoted
-from rag_eval.core.parts import FOREIGN
-from rag_eval.core.types import Answer, AnswerFinding, CitedSpan, Evidence, Mode
-from rag_eval.corpus.chunking import segments, spans, trim
-from rag_eval.measures.support import (
-    SentenceSupport,
-    citation_support,
+from rag_eval.answers.replies import (
+    Citation,
+    CitedSnippet,
+    Fault,
+    Place,
+    has_content,
+    read_token,
+    visible,
 )
-from rag_eval.trust.guard import screen
-
-# ---- Gates between a reply and an answer: provenance, quotes, sections, path gates A and B
+from rag_eval.core.errors import quoted
+from rag_eval.core.types import CitedSpan, Evidence
+from rag_eval.corpus.chunking import segments, trim
 
 MAX_PATHS = 500
 MIN_QUOTE = 2
@@ -55,17 +48,14 @@ class Judged:
     faults: tuple[Fault, ...]
 
 
-def _join_named(values: Iterable[str]) -> str:
+def join_named(values: Iterable[str]) -> str:
+    """List untrusted texts for a message, each once, and count those after MAX_NAMED."""
     listed = [quoted(value, 200) for value in dict.fromkeys(values)]
     more = f" and {len(listed) - MAX_NAMED} more" if len(listed) > MAX_NAMED else ""
     return ", ".join(listed[:MAX_NAMED]) + more
 
 
-def _find_lines(item: Evidence, first: int, last: int) -> tuple[int, int] | None:
-    """Return where lines of the evidence stand in its text, trimmed; None for blank lines."""
-    starts = [*line_starts(item.chunk.text).tolist(), len(item.chunk.text)]
-    low, after = starts[first - item.first_line], last - item.first_line + 1
-    return trim(item.chunk.text, low, starts[min(after, len(starts) - 1)])
+# ---- Places of citations
 
 
 def _complete(cited: CitedSnippet, evidence: Sequence[Evidence]) -> Citation | Fault:
@@ -81,25 +71,31 @@ def _complete(cited: CitedSnippet, evidence: Sequence[Evidence]) -> Citation | F
             if not left:
                 return Fault(code, f"the evidence has no such {name}: {quoted(value, 200)}.")
             code = "wrong_field"
-    if (offsets := cited.offsets) is not None:
+    if (stated := cited.offsets) is not None:
         left = [
             (number, item)
             for number, item in left
-            if item.chunk.offsets.start <= offsets.start < offsets.end <= item.chunk.offsets.end
+            if item.chunk.offsets.start <= stated.start < stated.end <= item.chunk.offsets.end
         ]
         if not left:
-            message = f"{offsets.start} to {offsets.end} does not lie in the cited evidence."
+            message = f"{stated.start} to {stated.end} does not lie in the cited evidence."
             return Fault("bad_offsets", message)
     number, item = left[0]
-    text, base = item.chunk.text, item.chunk.offsets.start
-    wanted = offsets or item.chunk.offsets
-    low, high = wanted.start - base, wanted.end - base
+    offsets, text = stated or item.chunk.offsets, item.chunk.text
+    low, high = (at - item.chunk.offsets.start for at in (offsets.start, offsets.end))
     place = trim(text, low, high)
     if place is None:
-        return Fault("bad_offsets", f"{wanted.start} to {wanted.end} is blank.")
+        return Fault("bad_offsets", f"{offsets.start} to {offsets.end} is blank.")
     first = item.first_line + text.count("\n", 0, low)
     last = first + text.count("\n", low, high - 1)
     return Citation(item.chunk.doc_id, first, last, cited.quote.strip(), Place(number, *place))
+
+
+def _find_lines(item: Evidence, first: int, last: int) -> tuple[int, int] | None:
+    """Return where lines of the evidence stand in its text, trimmed; None for blank lines."""
+    starts = [*line_starts(item.chunk.text).tolist(), len(item.chunk.text)]
+    low, after = starts[first - item.first_line], last - item.first_line + 1
+    return trim(item.chunk.text, low, starts[min(after, len(starts) - 1)])
 
 
 def place_citation(
@@ -141,8 +137,7 @@ def place_citation(
 def _remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
     """Take the inline `[token]` marks out of a body.
 
-    Returns the text, and each mark with the number (from 0) of the segment around or before the
-    mark.
+    Returns the text, and each mark with the number (from 0) of the sentence around or before it.
     """
     pieces: list[str] = []
     marks: list[tuple[int, Citation]] = []
@@ -161,7 +156,7 @@ def _remove_marks(body: str) -> tuple[str, list[tuple[int, Citation]]]:
     ]
 
 
-def _mark_again(text: str, body: str) -> str:
+def mark_again(text: str, body: str) -> str:
     """Put the inline marks of a body behind the same sentences of another text."""
     ends = [end for _, end in segments(text)]
     for segment, citation in reversed(_remove_marks(body)[1]):
@@ -182,9 +177,7 @@ def unmarked_segment(text: str) -> int:
 
 
 def _find_crossing(
-    placed: Sequence[CitedSpan],
-    evidence: Sequence[Evidence],
-    allowed: Collection[tuple[str, str]],
+    placed: Sequence[CitedSpan], evidence: Sequence[Evidence], allowed: Collection[tuple[str, str]]
 ) -> list[Fault]:
     """Find a segment that cites two sections which are not whitelisted together.
 
@@ -197,13 +190,139 @@ def _find_crossing(
             sections.setdefault(span.segment, {})[evidence[span.evidence].chunk.section_id] = None
     for segment, names in sections.items():
         if any(frozenset((a, b)) not in pairs for a, b in itertools.combinations(names, 2)):
-            cites = f"cites more than one section: {_join_named(names)}."
-            whole = (
-                f"the answer {cites} Put [<token>] after each sentence, and a full stop before it."
-            )
+            cites = f"cites more than one section: {join_named(names)}."
+            advice = "Put [<token>] after each sentence, and a full stop before it."
+            whole = f"the answer {cites} {advice}"
             message = whole if segment < 0 else f"sentence {segment + 1} {cites}"
             return [Fault("cross_section_reuse", message)]
     return []
+
+
+# ---- Paths of a text
+
+_WORDS = {
+    name: frozenset(words.split())
+    for name, words in json.loads(
+        files("rag_eval.answers").joinpath("paths.json").read_text("utf-8")
+    ).items()
+}
+_MANY_PARTS = 4
+"""Number of parts from which words between slashes are a path in any case."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=[\w/.~])")
+_URL = (
+    rf"(?:{_SCHEME.pattern}|www\.)[^\s<>\"'`|\\^{{}}\[\]()]*"
+    r"(?:\([^\s<>\"'`()]*\)[^\s<>\"'`|\\^{}\[\]()]*)*"
+)
+# The slash behind a bracket, as in `(mg)/kg`, is no root.
+_FOUND = re.compile(
+    rf"(?P<url>{_URL})|(?:(?<=\))/)?(?P<word>[^\s<>\"'`|,;(){{}}\[\]*?!=“”‘’«»…–—。，；：]+)(?P<call>\()?"
+)
+_HALF_SCHEME = re.compile(r"(?:https?|ftps?|sftp|wss?|ssh|git|file):/?[\w.~-]", re.IGNORECASE)
+_LINES = re.compile(r":(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?$")
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\dT\d\d(?::\d\d)?|(?:UTC|GMT)[+-]\d\d?", re.IGNORECASE)
+_LETTER = re.compile(r"[^\W\d_]")
+_ROOT = re.compile(r"(?:\.{1,2}/|~[\w-]*/|/|[A-Za-z]:/|//)(?=[\w.~-])")
+_SHARE = re.compile(r"\\\\[\w.-]{2,}\\[\w$.-]")
+_EXTENSION = re.compile(r"(?P<base>.*[\w)])\.(?P<ext>[A-Za-z0-9]{1,12})")
+_CLASS = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*")
+_HOST = re.compile(
+    r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?|[A-Za-z][\w.-]*:\d{2,5}"
+    r"|(?:[\w.-]+@)?(?:localhost|(?P<name>[\w-]+(?:\.[\w-]+)*)\.(?P<domain>[a-z]{2,9}))(?::\d{1,5})?"
+)
+
+
+def _tidy(text: str) -> str:
+    r"""Return a path for comparison: forward slashes, no leading `./`, no final punctuation."""
+    path = visible(text).replace("\\", "/").rstrip(".:,;")
+    while path.startswith("./"):
+        path = path[2:]
+    return path.rstrip("/") or path[:1]
+
+
+def _split_lines(path: str) -> tuple[str, int, int] | None:
+    """Split a cite token into (path, first line, last line); None without lines or a letter."""
+    match = _LINES.search(path)
+    if match is None or not _LETTER.search(path, 0, match.start()):
+        return None
+    return path[: match.start()], int(match["first"]), int(match["last"] or match["first"])
+
+
+def _is_file_name(name: str, *, call: bool) -> bool:
+    lowered = name.lower()
+    if name.startswith(".") and "." + lowered.split(".")[1] in _WORDS["dot_files"]:
+        return True
+    match = _EXTENSION.fullmatch(name)
+    if call or match is None or lowered in _WORDS["products"]:
+        return lowered in _WORDS["files"] and not call
+    base, ext = match["base"], match["ext"]
+    if ext.lower() not in _WORDS["extensions"] or not re.search(r"[^\W\d]|\d{2}", base):
+        return False
+    if len(ext) == 1 and not re.fullmatch(r"[\w-]{2,}", base):  # D.C and U.S.C are abbreviations
+        return False
+    is_object = base in _WORDS["objects"] or _CLASS.fullmatch(base)
+    return not base.startswith(".") and not (ext in _WORDS["attributes"] and is_object)
+
+
+def _is_host(part: str) -> bool:
+    match = _HOST.fullmatch(part)
+    return match is not None and (
+        match["domain"] is None
+        or (match["domain"] in _WORDS["domains"] and match["name"] not in _WORDS["objects"])
+    )
+
+
+def _is_path(word: str, folders: Collection[str], *, call: bool) -> bool:
+    """Tell whether a word is a path; a relative path through one of `folders` is one."""
+    if _HALF_SCHEME.match(word):
+        return True
+    if lines := _split_lines(word):
+        return not _CLOCK.fullmatch(lines[0])
+    path = word.replace("\\", "/").partition("#")[0]
+    if word.startswith("\\") and not _SHARE.match(word):
+        path = path.lstrip("/")  # \alpha and \d have no root
+    if "/" not in path:
+        return _is_file_name(path, call=call)
+    parts = [part for part in path.split("/") if part]
+    with_letters = sum(bool(_LETTER.search(part)) for part in parts)
+    # public/private is two words, and public/img/logo is a path
+    customary = _WORDS["folders"] if parts[2:] else _WORDS["clear_folders"]
+    return with_letters > 0 and (
+        with_letters >= _MANY_PARTS
+        or _ROOT.match(path) is not None
+        or _is_file_name(parts[-1], call=call)
+        or any(re.match(r"\.[^\W\d]", part) for part in parts)
+        or (_is_host(parts[0]) and any(map(_LETTER.search, parts[1:])))
+        or any(
+            part in customary or part in folders
+            for part in (parts if path.endswith("/") else parts[:-1])
+        )
+    )
+
+
+def find_paths(text: str, folders: Collection[str] = ()) -> tuple[str, ...]:
+    """Find the paths of a text, in order, each once, without the punctuation around them.
+
+    Examples
+    --------
+    >>> find_paths("See docs/guide.md, `setup.py` and/or guide.md:3-7; on 2024/01/31, e.g. v1.2.3.")
+    ('docs/guide.md', 'setup.py', 'guide.md:3-7')
+    """
+    paths: dict[str, None] = {}
+    for match in _FOUND.finditer(visible(text)):
+        url, word = match["url"], match["word"] or ""
+        if url is None and (inner := _SCHEME.search(word)):
+            url = word[inner.start() :]
+        if url is not None:
+            paths[url.rstrip(".,:;!?_~'*")] = None
+            continue
+        word = word.lstrip(":&#-+%").partition("::")[0]  # tests/test_a.py::test_b
+        word = (word.lstrip(".") if word.startswith("...") else word).rstrip(".:,-_~&#")
+        if word and _is_path(word, folders, call=bool(match["call"])):
+            paths[word] = None
+    return tuple(paths)
+
+
+# ---- The path gates
 
 
 def _is_part_of(path: str, whole: str) -> bool:
@@ -218,16 +337,15 @@ class _Known:
     def __init__(self, items: Sequence[Evidence], lines: Collection[tuple[str, int, int]]) -> None:
         chunks = [item.chunk for item in items]
         names = ((chunk.doc_id, chunk.section_id, chunk.source_url) for chunk in chunks)
-        self._names = set(map(tidy_path, itertools.chain.from_iterable(names)))
-        self._lines = lines
+        self._names = set(map(_tidy, itertools.chain.from_iterable(names)))
+        self._lines = [(_tidy(doc), first, last) for doc, first, last in lines]
         self._text = visible("\n\n".join(chunk.text for chunk in chunks)).replace("\\", "/")
 
     def __contains__(self, path: str) -> bool:
         """Tell whether a path is a document, section, address, or lines of it, or is in a text."""
-        name, token = tidy_path(path), split_lines(path)
+        name, token = _tidy(path), _split_lines(path)
         if token and any(
-            first <= token[1] <= token[2] <= last
-            and _is_part_of(tidy_path(token[0]), tidy_path(doc))
+            first <= token[1] <= token[2] <= last and _is_part_of(_tidy(token[0]), doc)
             for doc, first, last in self._lines
         ):
             return True
@@ -249,7 +367,7 @@ def _check_paths(
     folders = {
         part
         for item in evidence
-        for part in tidy_path(item.chunk.doc_id).split("/")[:-1]
+        for part in _tidy(item.chunk.doc_id).split("/")[:-1]
         if len(part) > 1 and "." not in part and ":" not in part
     }
     paths = find_paths(body, folders)
@@ -261,13 +379,13 @@ def _check_paths(
     absent = [path for path in paths if path not in asked and path not in present]
     faults = []
     if absent:
-        faults.append(Fault("path_not_in_evidence", f"no evidence has {_join_named(absent)}."))
+        faults.append(Fault("path_not_in_evidence", f"no evidence has {join_named(absent)}."))
     if question is None:
         items = [item for item in evidence if any(cited.lies_in(item) for cited in citations)]
         cited = _Known(items, {citation.lines for citation in citations})
         uncited = [path for path in paths if path not in absent and path not in cited]
         if uncited:
-            faults.append(Fault("path_not_cited", f"named but not cited: {_join_named(uncited)}."))
+            faults.append(Fault("path_not_cited", f"named but not cited: {join_named(uncited)}."))
     return faults
 
 
@@ -312,257 +430,3 @@ def judge(
     faults += _find_crossing(placed, evidence, cross_section_allowed)
     faults += _check_paths(text, evidence, cited, refusal_to)
     return Judged(text, tuple(dict.fromkeys(placed)), tuple(dict.fromkeys(filter(None, faults))))
-
-
-# ---- Domain validators: ours, and those of the entry-point group `rag_eval.validators`
-
-MAX_MESSAGE_CHARS = 300
-
-MAX_PATTERN_CHARS = 500
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
-    """An answer (no refusal) that passed the gates, for postprocessors and domain validators.
-
-    `body` has the inline `[token]` marks, `text` does not. `verdict` is empty outside the two-line
-    form.
-    """
-
-    query_id: str
-    question: str
-    mode: Mode
-    body: str
-    text: str
-    verdict: str
-    citations: tuple[CitedSpan, ...]
-    evidence: tuple[Evidence, ...]
-
-
-Check = Callable[[Candidate], str | None]
-"""Candidate -> reason for rejecting the answer, or None."""
-Factory = Callable[[Mapping[str, Any]], Check]
-"""Options of a validator -> check; raises ValueError for unfit options."""
-
-
-def _compile(pattern: object) -> TimedPattern:
-    if not isinstance(pattern, str) or not 1 <= len(pattern) <= MAX_PATTERN_CHARS:
-        raise ValueError(f"a pattern is a text of 1 to {MAX_PATTERN_CHARS} characters")
-    return TimedPattern(pattern)
-
-
-_Pattern = Annotated[TimedPattern, BeforeValidator(_compile)]
-
-
-class _OwnValidator(BaseModel, extra="forbid", arbitrary_types_allowed=True):
-    """The fields are the options."""
-
-
-class _BanRegex(_OwnValidator):
-    """Rejects an answer that matches one of `patterns`."""
-
-    patterns: tuple[_Pattern, ...] = Field(min_length=1, max_length=100)
-
-    def __call__(self, candidate: Candidate) -> str | None:
-        body = [candidate.body]
-        banned = next((pattern for pattern in self.patterns if pattern.count_in(body, 1)[0]), None)
-        return None if banned is None else f"the answer must not match {quoted(banned.pattern)}."
-
-
-class _MinCount(_OwnValidator):
-    """Rejects an answer with under `min_count` matches of `pattern`, inline marks included."""
-
-    pattern: _Pattern
-    min_count: int = Field(ge=1, le=10_000)
-
-    def __call__(self, candidate: Candidate) -> str | None:
-        (count,), wanted = self.pattern.count_in([candidate.body]), self.min_count
-        if count >= wanted:
-            return None
-        shown = quoted(self.pattern.pattern)
-        return f"the answer must match {shown} at least {wanted} times, and does {count} times."
-
-
-class _CitationSupport(_OwnValidator):
-    """Rejects an answer that says more than the text that it cites; takes no options.
-
-    The citations of every sentence that states something must support it (`citation_support`), and
-    the passage that does so must have all its content words, none of them exchanged. So a model has
-    to keep to the words of its sources. Source text that speaks to a model supports nothing.
-    """
-
-    def __call__(self, candidate: Candidate) -> str | None:
-        cited = {span.evidence for span in candidate.citations}
-        evidence = tuple(
-            _without_orders(item) if place in cited else item
-            for place, item in enumerate(candidate.evidence)
-        )
-        answer = Answer(
-            candidate.query_id,
-            candidate.mode,
-            "answered",
-            text=candidate.text,
-            citations=candidate.citations,
-            evidence=evidence,
-        )
-        for sentence in citation_support([answer])[0]:
-            if reason := _doubt(sentence):
-                return f"sentence {sentence.segment + 1} ({quoted(sentence.text, 100)}) {reason}."
-        return None
-
-
-def _without_orders(item: Evidence) -> Evidence:
-    """Blank the sentences of a passage that the guard finds to speak to a model."""
-    text = item.chunk.text
-    findings = screen([text])
-    orders = findings[findings["severity"] != "hint"][["start", "end"]].to_numpy().tolist()
-    for low, high in spans(text):
-        # a finding may begin with the full stop before it
-        if any(min(high, end) - max(low, start) > 1 for start, end in orders):
-            text = text[:low] + " " * (high - low) + text[high:]
-    return dataclasses.replace(item, chunk=dataclasses.replace(item.chunk, text=text))
-
-
-def _doubt(sentence: SentenceSupport) -> str:
-    """Say why the words that a sentence cites do not carry it; empty if they do."""
-    if not sentence.places:
-        return "cites nothing"
-    if sentence.conflict:
-        return f"conflicts with what it cites: {quoted(sentence.conflict, 150)}"
-    if not sentence.supported:
-        return "is not supported by what it cites"
-    if missing := sentence.missing_words():
-        return f"has words that what it cites lacks: {_join_named(missing)}"
-    exchanged = sentence.exchanged_words()
-    return f"exchanges words of what it cites: {_join_named(exchanged)}" if exchanged else ""
-
-
-OWN_VALIDATORS: dict[str, Factory] = {
-    "ban_regex": _BanRegex.model_validate,
-    "require_citation_support": _CitationSupport.model_validate,
-    "require_min_inline_regex_count": _MinCount.model_validate,
-}
-
-
-def _load_plugin(
-    use: PluginUse, kind: Literal["validator", "postprocessor"], built_in: Mapping[str, Factory]
-) -> Any:
-    """Load a plug-in of ours or an installed one with its options; raises InputError."""
-    entries = importlib.metadata.entry_points(group=f"rag_eval.{kind}s")
-    installed = {entry.name: entry for entry in entries}
-    field, name = f"answers.{kind}s.{use.name}", use.name
-    names = sorted(installed.keys() | built_in.keys())
-    if name not in names:
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        message, available = (
-            f"no {kind} of this name is installed{hint}",
-            ", ".join(names) or "none is installed",
-        )
-        raise InputError.of(f"unknown_{kind}", message, field=field, found=name, accepted=available)
-    try:
-        return (built_in.get(name) or installed[name].load())(use.options)
-    except ValueError as error:  # pydantic's ValidationError is a subclass
-        message = quoted(" ".join(str(error).split()), 400)
-        raise InputError.of(f"bad_{kind}_options", message, field=field) from None
-    except FOREIGN as error:
-        message = f"it cannot be loaded: {quoted(repr(error), 300)}"
-        raise InputError.of(f"broken_{kind}", message, field=field) from None
-
-
-class Plugins(NamedTuple):
-    """Validators and postprocessors of a gold set with their names, in its order."""
-
-    validators: list[tuple[str, Check]]
-    postprocessors: "list[tuple[str, Postprocess]]"
-
-
-def load_plugins(settings: Answers) -> Plugins:
-    """Load the plug-ins of a gold set.
-
-    Raises InputError with every problem: `unknown_validator` (with the installed names),
-    `broken_validator`, `bad_validator_options`, and these of a postprocessor.
-    """
-    plugins, problems = Plugins([], []), list[Problem]()
-
-    def load(uses: Sequence[PluginUse], loaded: list[tuple[str, Any]], *kind: Any) -> None:
-        for use in uses:
-            try:
-                loaded.append((use.name, _load_plugin(use, *kind)))
-            except InputError as error:
-                problems.extend(error.problems)
-
-    load(settings.validators, plugins.validators, "validator", OWN_VALIDATORS)
-    load(settings.postprocessors, plugins.postprocessors, "postprocessor", {})
-    if problems:
-        raise InputError(problems)
-    return plugins
-
-
-def validate(candidate: Candidate, validators: Sequence[tuple[str, Check]]) -> list[Fault]:
-    """Return what the validators object; one that raises rejects with `validator_error`."""
-    objections: list[Fault] = []
-    for name, check in validators:
-        try:
-            if (message := check(candidate)) is not None:
-                reason = quoted(str(message), MAX_MESSAGE_CHARS)
-                objections.append(Fault("validator_failed", f"{name}: {reason}"))
-        except Exception as error:  # noqa: BLE001 - a validator is anybody's code
-            reason = quoted(repr(error), MAX_MESSAGE_CHARS)
-            objections.append(Fault("validator_error", f"{name} raised {reason}"))
-    return objections
-
-
-# ---- Postprocessors: plug-ins of the entry-point group `rag_eval.postprocessors`
-
-
-class Extracted(BaseModel, extra="forbid"):
-    """A finding as a postprocessor gives it; `segment` as in `AnswerFinding`."""
-
-    kind: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")
-    text: str = Field(min_length=1, max_length=2000)
-    segment: int = Field(default=-1, ge=-1)
-
-
-class Processed(BaseModel, extra="forbid"):
-    """What a postprocessor makes of an answer: another text or None, and findings."""
-
-    text: str | None = Field(default=None, max_length=1_000_000)
-    findings: tuple[Extracted, ...] = Field(default=(), max_length=200)
-
-
-Postprocess = Callable[[Candidate], Processed | Mapping[str, Any]]
-"""Candidate -> `Processed`, or a mapping with its fields. It must be deterministic."""
-
-
-def postprocess(
-    candidate: Candidate, postprocessors: Sequence[tuple[str, Postprocess]]
-) -> tuple[Candidate, tuple[AnswerFinding, ...]] | Fault:
-    """Return the candidate with its new text, and findings; each plug-in reads the text before it.
-
-    A plug-in that raises or breaks a rule is the fault `postprocessor_error`. A new text must have
-    as many sentences as the old one, because citations and inline marks name sentences by number.
-    """
-    findings: list[AnswerFinding] = []
-    for name, process in postprocessors:
-        try:
-            processed = _process(candidate, process)
-        except Exception as error:  # noqa: BLE001 - a plug-in is anybody's code
-            reason = quoted(" ".join(str(error).split()), MAX_MESSAGE_CHARS)
-            return Fault("postprocessor_error", f"{name}: {type(error).__name__}: {reason}")
-        if processed.text is not None:
-            body = _mark_again(processed.text, candidate.body)
-            candidate = dataclasses.replace(candidate, text=processed.text, body=body)
-        findings += [AnswerFinding(name, **finding.model_dump()) for finding in processed.findings]
-    return candidate, tuple(findings)
-
-
-def _process(candidate: Candidate, process: Postprocess) -> Processed:
-    """Ask one plug-in; raises ValueError if it breaks a rule."""
-    processed = Processed.model_validate(process(candidate))
-    n = len(segments(candidate.text))
-    if processed.text is not None and len(segments(processed.text)) != n:
-        raise ValueError(f"the text must keep its number of sentences, {n}")
-    if any(finding.segment >= n for finding in processed.findings):
-        raise ValueError(f"a segment must be less than the number of sentences, {n}")
-    return processed

@@ -5,6 +5,7 @@ A line ends at a line feed; lines count from 1.
 
 import dataclasses
 import functools
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rag_eval.answers.codes import Events, Fault
+from rag_eval.answers.replies import Fault
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import AnswerOverride, Answers, Grep, Preflight, Retrieve, Section
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
+    SNIPPET_CHARS,
     Evidence,
     EvidenceKind,
     Offsets,
@@ -27,7 +29,48 @@ from rag_eval.core.types import (
     Window,
 )
 from rag_eval.corpus.analyzer import ANALYZER, count_tokens
+from rag_eval.corpus.masking import mask
 from rag_eval.retrieval.service import Payloads, Rank
+
+# ---- Events of a run as log lines `event=<name> key=value ...` that no value can break or forge
+
+_MAX_MASKED_CHARS = 20_000
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/@+,#%-]+")
+
+
+def _format_value(key: str, value: str | float | None) -> str:
+    """Format a plain value bare, any other value as a JSON string with `=` escaped too."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+    # ids are not masked, because people search for them; other text may repeat a source
+    text = value if key.endswith("_id") else mask(value[:_MAX_MASKED_CHARS]).text
+    text = text if len(text) <= SNIPPET_CHARS else f"{text[: SNIPPET_CHARS - 3]}..."
+    if _PLAIN.fullmatch(text):
+        return text
+    return json.dumps(text).replace("=", "\\u003d").replace("\x7f", "\\u007f")
+
+
+class Events:
+    """Collects event lines: ASCII, with personal data masked and long values cut."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, name: str, **fields: str | float | None) -> None:
+        r"""Record one event.
+
+        Examples
+        --------
+        >>> log = Events()
+        >>> log.add("question.done", query_id="q 1", message="a\nevent=run.start")
+        >>> log.lines
+        ['event=question.done query_id="q 1" message="a\\nevent\\u003drun.start"']
+        """
+        parts = [f"{key}={_format_value(key, value)}" for key, value in fields.items()]
+        self.lines.append(" ".join([f"event={name}", *parts]))
+
 
 # ---- Chunks with their lines, and a view of the corpus that finds lines, sections and chunks
 
@@ -69,15 +112,14 @@ class Library:
         index: Identity,
         analyzer: str = ANALYZER,
     ) -> None:
-        self.chunks = chunks
+        self.chunks, self.index, self.analyzer = chunks, index, analyzer
         self.texts: list[str] = chunks["text"].tolist()
         self.starts: list[int] = chunks["start"].tolist()
-        self.index, self.analyzer = index, analyzer
         self._payloads = Payloads(chunks, documents, analyzer)
         self._documents = documents.set_index("doc_id")[["text", "title"]].to_dict("index")
         columns = sections[["doc_id", "start", "end"]].itertuples(index=False, name=None)
         self._sections = dict(zip(sections["section_id"].tolist(), columns, strict=True))
-        self._starts: dict[str, IntArray] = {}
+        self._line_starts: dict[str, IntArray] = {}
 
     def text(self, doc_id: str) -> str | None:
         """Return the text of a document; None for an unknown document."""
@@ -89,9 +131,9 @@ class Library:
 
     def line_of(self, doc_id: str, offset: int) -> int:
         """Return the line of a character of a known document, from 1."""
-        if doc_id not in self._starts:
-            self._starts[doc_id] = line_starts(self._documents[doc_id]["text"])
-        return int(np.searchsorted(self._starts[doc_id], offset, side="right"))
+        if doc_id not in self._line_starts:
+            self._line_starts[doc_id] = line_starts(self._documents[doc_id]["text"])
+        return int(np.searchsorted(self._line_starts[doc_id], offset, side="right"))
 
     @functools.cached_property
     def _rows_of_document(self) -> Mapping[Any, Iterable[int]]:
@@ -107,10 +149,12 @@ class Library:
         if section_id not in self._sections:
             return None
         doc_id, start, end = self._sections[section_id]
+        rows = self.document_rows(doc_id)
+        ends = [self.starts[row] + len(self.texts[row]) for row in rows]
         return [
             row
-            for row in self.document_rows(doc_id)
-            if self.starts[row] < end and self.starts[row] + len(self.texts[row]) > start
+            for row, row_end in zip(rows, ends, strict=True)
+            if self.starts[row] < end and row_end > start
         ]
 
     def payload(self, row: int, rank: int, score_raw: float, score_norm: float) -> ScoredChunk:
@@ -148,16 +192,6 @@ class Library:
 # ---- The stored ranking of a strategy
 
 
-class StoredRanking(NamedTuple):
-    """A strategy, its run (`strategy_run` frames of all seeds), a seed of it, and its index."""
-
-    name: str
-    run: pd.DataFrame
-    failed: pd.DataFrame
-    seed: int
-    identity: Identity
-
-
 def name_units(units: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
     """Return the units of an external retriever as chunks; a unit that equals a chunk is it."""
     rows, ids = units["chunk"].to_numpy(), chunks["chunk_id"].to_numpy(dtype=object)
@@ -167,27 +201,32 @@ def name_units(units: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
 
 def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:
     """Append the units of an external retriever that have a place in a document to the chunks."""
-    placed = units[(units["start"] >= 0) & (units["chunk"] < 0)].rename(
-        columns={"unit_id": "chunk_id"}
-    )
-    return pd.concat([chunks, placed.reindex(columns=chunks.columns)], ignore_index=True)
+    placed = units[(units["start"] >= 0) & (units["chunk"] < 0)]
+    placed = placed.rename(columns={"unit_id": "chunk_id"}).reindex(columns=chunks.columns)
+    return pd.concat([chunks, placed], ignore_index=True)
 
 
 class StoredRetrieval:
     """Gives the stored ranking of a wording; each chunk has the payload that an answer can cite.
 
-    `variants` are the texts of the wordings in the order of the run.
+    `run` and `failed` are `strategy_run` frames of one seed. `variants` are the texts of the
+    wordings in the order of the run.
     """
 
-    def __init__(self, ranking: StoredRanking, payloads: Payloads, variants: list[str]) -> None:
-        self._name, run, failed, seed, self._index = ranking
-        self._payloads = payloads
-        self._rows = run[run["seed"] == seed].sort_values(["variant", "k_final"], kind="stable")
+    def __init__(
+        self,
+        strategy: tuple[str, Identity],
+        run: pd.DataFrame,
+        failed: pd.DataFrame,
+        payloads: Payloads,
+        variants: list[str],
+    ) -> None:
+        (self._name, self._index), self._payloads = strategy, payloads
+        self._rows = run.sort_values(["variant", "k_final"], kind="stable")
         self._bounds = np.searchsorted(self._rows["variant"], np.arange(len(variants) + 1))
-        self._failed = set(failed.loc[failed["seed"] == seed, "variant"])
-        self._variant_of = {
-            text: place for place, text in reversed(list(enumerate(variants)))
-        }  # the first of equal wordings
+        self._failed = set(failed["variant"])
+        # the first of equal wordings
+        self._variant_of = {text: at for at, text in reversed(list(enumerate(variants)))}
 
     def __call__(self, query: str, top_k: int) -> RetrievalResult | None:
         """Return the first top_k chunks of a wording; None after a failed retrieval."""
@@ -197,9 +236,9 @@ class StoredRetrieval:
         rows = self._rows.iloc[self._bounds[variant] : self._bounds[variant + 1]]
         chunks = []
         for row in rows.head(top_k).to_dict("records"):
-            scores = row["score_raw"], row["score_norm"]
             rerank = None if math.isnan(row["rerank_score"]) else row["rerank_score"]
-            rank = Rank(*scores, row["k_pos"], row["k_final"], rerank)
+            scores, ranks = (row["score_raw"], row["score_norm"]), (row["k_pos"], row["k_final"])
+            rank = Rank(*scores, *ranks, rerank)
             chunks.append(self._payloads.scored(row["chunk"], self._index, rank))
         return RetrievalResult(tuple(chunks), RetrievalMetadata(self._name, 0.0, len(rows)))
 
@@ -252,7 +291,7 @@ def _compile(term: str) -> re.Pattern[str]:
     return re.compile(before + re.escape(term) + after, 0 if has_capital else re.IGNORECASE)
 
 
-# ---- Questions with their settings, and chunks that may not be evidence
+# ---- Questions with their settings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -289,22 +328,6 @@ Retriever = Callable[[str, int], RetrievalResult | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Hit:
-    """A passage that a preflight found; `matched` holds the matches of grep."""
-
-    token: str
-    doc_id: str
-    section_id: str
-    snippet_id: str
-    start: int
-    end: int
-    rev: str
-    score_raw: float | None
-    k_final: int
-    matched: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class PreflightRecord:
     """One preflight of one question; `preflight.schema.json` describes the fields."""
 
@@ -314,14 +337,13 @@ class PreflightRecord:
     kind: EvidenceKind
     parameters: dict[str, int | tuple[str, ...]]
     tokens: tuple[str, ...]
-    hits: tuple[Hit, ...]
+    hits: tuple[dict[str, Any], ...]
     filtered: dict[str, int]
     missing: tuple[str, ...]
     schema_version: int = 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Gathered:
+class Gathered(NamedTuple):
     """Evidence of one question, a record for each step, and the fault if gathering failed."""
 
     evidence: tuple[Evidence, ...] = ()
@@ -329,24 +351,19 @@ class Gathered:
     fault: Fault | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Findings:
+class _Findings(NamedTuple):
     """Chunks that one step found; `matched` holds the matches of grep in each chunk."""
 
     parameters: dict[str, int | tuple[str, ...]]
     chunks: Sequence[ScoredChunk]
     matched: Sequence[Sequence[str]] = ()
-    filtered: dict[str, int] = dataclasses.field(default_factory=dict)
+    filtered: Mapping[str, int] = {}
     missing: Sequence[str] = ()
 
 
 def asks_for_ranking(step: Preflight) -> bool:
     """Tell whether a larger top_k can change the findings of a step."""
     return isinstance(step, Retrieve) or (isinstance(step, Section) and not step.sections)
-
-
-def _count_withheld(n: int) -> dict[str, int]:
-    return {"withheld": n} if n else {}
 
 
 class Preflights:
@@ -363,8 +380,7 @@ class Preflights:
     def gather(self, question: Question, log: Events, raised: int = 0) -> Gathered:
         """Run the steps of one question; keep the first of equal pieces of evidence.
 
-        `raised` is the top_k of an adaptive rerun. A larger top_k of
-        a step overrides `raised`.
+        `raised` is the top_k of an adaptive rerun. A larger top_k of a step overrides it.
         """
         evidence: dict[tuple[str, Offsets, str], Evidence] = {}
         records: list[PreflightRecord] = []
@@ -375,36 +391,33 @@ class Preflights:
                 "kind": step.kind,
             }
             log.add("preflight.step.start", **facts)
-            findings = self._run(question, step, raised)
-            if isinstance(findings, Fault):
-                return Gathered((), tuple(records), findings)
+            ranked: tuple[ScoredChunk, ...] = ()
+            depth = max(getattr(step, "top_k", None) or question.settings.top_k, raised)
+            if asks_for_ranking(step):
+                result = self._retrieve(question.text, depth)
+                if result is None:
+                    fault = Fault("retrieval_error", "retrieval failed for this question.")
+                    return Gathered((), tuple(records), fault)
+                ranked = result.chunks[:depth]
+            if isinstance(step, Grep):
+                findings = self._grep(question, step)
+            elif isinstance(step, Section):
+                findings = self._take_sections(step, ranked)
+            else:
+                findings = _Findings({"top_k": depth}, ranked)
             items, record = self._record(question, place, step, findings)
-            for item in items:
-                key = (item.chunk.doc_id, item.chunk.offsets, item.chunk.text)
-                evidence.setdefault(key, item)
             records.append(record)
+            for item in items:
+                evidence.setdefault((item.chunk.doc_id, item.chunk.offsets, item.chunk.text), item)
             if not items:
                 missing = len(findings.missing)
                 log.add("preflight.step.filtered_to_zero", **facts, missing=missing)
         return Gathered(tuple(evidence.values()), tuple(records))
 
-    def _run(self, question: Question, step: Preflight, raised: int) -> _Findings | Fault:
-        depth, ranked = 0, tuple[ScoredChunk, ...]()
-        if asks_for_ranking(step):
-            asked = step.top_k if isinstance(step, Retrieve) else None
-            depth = max(asked or question.settings.top_k, raised)
-            result = self._retrieve(question.text, depth)
-            if result is None:
-                return Fault("retrieval_error", "retrieval failed for this question.")
-            ranked = result.chunks[:depth]
-        if isinstance(step, Retrieve):
-            return _Findings({"top_k": depth}, ranked)
-        if isinstance(step, Section):
-            return self._take_sections(step, ranked)
-        return self._grep(question, step)
-
-    def _drop_withheld(self, rows: Iterable[int]) -> list[int]:
-        return [row for row in rows if self._passes is None or bool(self._passes[row])]
+    def _drop_withheld(self, rows: Sequence[int]) -> tuple[list[int], int]:
+        """Return the rows that the trust filter lets through, and the number of the others."""
+        allowed = [row for row in rows if self._passes is None or bool(self._passes[row])]
+        return allowed, len(rows) - len(allowed)
 
     def _search_term(self, term: str) -> list[int]:
         """Return the rows of the chunks that have a term."""
@@ -415,29 +428,30 @@ class Preflights:
     def _grep(self, question: Question, step: Grep) -> _Findings:
         """Rank chunks by the summed idf of their matches; ties keep the chunks' order."""
         terms = step.terms or _default_terms(question.text)
-        sought = [(term, self._find_term(term)) for term in terms]
+        rows_of = {term: self._find_term(term) for term in terms}
         scores: dict[int, float] = {}
         matched: dict[int, list[str]] = {}
         best = 0.0
-        for name, rows in sought:
+        for term, rows in rows_of.items():
             weight = math.log1p(len(self._library.texts) / len(rows)) if rows else 0.0
             best += weight
             for row in rows:
                 scores[row] = scores.get(row, 0.0) + weight
-                matched.setdefault(row, []).append(name)
+                matched.setdefault(row, []).append(term)
         ranked = sorted(scores, key=lambda row: (-scores[row], row))
         # remove withheld chunks before the cut, so that they displace no other chunk
-        rows = self._drop_withheld(ranked)
-        taken = rows[: step.max_hits]
+        allowed, n_withheld = self._drop_withheld(ranked)
+        taken = allowed[: step.max_hits]
+        chunks = [
+            self._library.payload(row, rank, scores[row], scores[row] / best)
+            for rank, row in enumerate(taken, 1)
+        ]
         return _Findings(
             {"terms": terms, "max_hits": step.max_hits},
-            [
-                self._library.payload(row, rank, scores[row], scores[row] / best)
-                for rank, row in enumerate(taken, 1)
-            ],
+            chunks,
             [matched[row] for row in taken],
-            {"over_max_hits": len(rows) - len(taken), **_count_withheld(len(ranked) - len(rows))},
-            [name for name, places in sought if not places],
+            {"over_max_hits": len(allowed) - len(taken), "withheld": n_withheld},
+            [term for term, rows in rows_of.items() if not rows],
         )
 
     def _take_sections(self, step: Section, ranked: Sequence[ScoredChunk]) -> _Findings:
@@ -446,8 +460,7 @@ class Preflights:
         wanted = step.sections or tuple(dict.fromkeys(chunk.section_id for chunk in ranked))
         taken = wanted if step.sections else wanted[:_MOST_SECTIONS]
         chunks: list[ScoredChunk] = []
-        missing = []
-        n_withheld = 0
+        missing, withheld = [], 0
         for section in taken:
             rows = self._library.section_rows(section)
             if rows is None:  # the section is from an outside retriever or was deleted
@@ -455,15 +468,15 @@ class Preflights:
                 chunks += alike
                 missing += [] if alike else [section]
                 continue
-            allowed = self._drop_withheld(rows)
-            n_withheld += len(rows) - len(allowed)
+            allowed, n_withheld = self._drop_withheld(rows)
+            withheld += n_withheld
             for row in allowed:
                 chunk = self._library.payload(row, len(chunks) + 1, 1.0, 1.0)
                 chunks.append(ranking.get(chunk.snippet_id, chunk))
         return _Findings(
             {"sections": step.sections, "max_sections": _MOST_SECTIONS},
             chunks,
-            filtered={"over_max_sections": len(wanted) - len(taken), **_count_withheld(n_withheld)},
+            filtered={"over_max_sections": len(wanted) - len(taken), "withheld": withheld},
             missing=missing,
         )
 
@@ -478,22 +491,14 @@ class Preflights:
             if item is None:
                 continue
             evidence.append(item)
-            offsets, raw = item.chunk.offsets, item.chunk.score_raw
-            hits.append(
-                Hit(
-                    item.token,
-                    item.chunk.doc_id,
-                    item.chunk.section_id,
-                    item.chunk.snippet_id,
-                    offsets.start,
-                    offsets.end,
-                    item.chunk.rev,
-                    round(raw, 9) if math.isfinite(raw) else None,
-                    item.chunk.k_final,
-                    tuple(matched),
-                )
-            )
-        return evidence, PreflightRecord(
+            hit = {"token": item.token, "start": item.chunk.offsets.start}
+            hit |= {"end": item.chunk.offsets.end, "matched": tuple(matched)}
+            names = ("doc_id", "section_id", "snippet_id", "rev", "k_final")
+            raw = item.chunk.score_raw
+            hit["score_raw"] = round(raw, 9) if math.isfinite(raw) else None
+            hits.append(hit | {name: getattr(item.chunk, name) for name in names})
+        filtered = {"blank": len(findings.chunks) - len(evidence), **findings.filtered}
+        record = PreflightRecord(
             question.query_id,
             question.text,
             place,
@@ -501,6 +506,7 @@ class Preflights:
             findings.parameters,
             tuple(dict.fromkeys(item.token for item in evidence)),
             tuple(hits),
-            {"blank": len(findings.chunks) - len(evidence), **findings.filtered},
+            {name: n for name, n in filtered.items() if n or name != "withheld"},
             tuple(findings.missing),
         )
+        return evidence, record

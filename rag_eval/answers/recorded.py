@@ -39,20 +39,6 @@ from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import covered_with, labelled_values, mask
 from rag_eval.storage.hashing import digest, text_hash
 
-
-def read_markers(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Take the markers out of an answer, and return them as (segment, number): see `read_marks`.
-
-    Examples
-    --------
-    >>> read_markers("Terns fly far [1][2][1]. They eat fish. [3]")
-    ('Terns fly far. They eat fish.', [(0, 1), (0, 2), (1, 3)])
-    """
-    return read_marks(text)[:2]
-
-
-# ---- Recorded outputs -> answers
-
 _VERDICTS: dict[str, AnswerOutcome] = {
     NOT_FOUND: "not_found",
     INSUFFICIENT_EVIDENCE: "insufficient_evidence",
@@ -86,7 +72,7 @@ class _Shown:
         """Return the places of the evidence with this id or address of the system or the corpus."""
         return self._places.get(name, [])
 
-    @functools.cached_property
+    @property
     def names(self) -> Mapping[str, list[int]]:
         """Names of the contexts in lower case, with their numbers from 1, as markers have them."""
         return {name.casefold(): [at + 1 for at in at_all] for name, at_all in self._places.items()}
@@ -128,22 +114,10 @@ class RecordedAnswers:
         """Make the evidence of the context with the marker `rank`.
 
         A context with an id and text of the corpus gets the payload of its chunk. Any other context
-        is a document of its own. A missing score is 1/rank.
+        is a document of its own. A missing score is 1/rank; the scale of other scores is unknown.
         """
-        score_raw = 1 / rank if context.score is None else context.score
-        score_norm = 1 / rank  # the scale of the system's scores is unknown
-        if place is not None:
-            row, start, end = place
-            chunk = self._library.payload(row, rank, score_raw, score_norm)
-            whole = self._library.text(chunk.doc_id) or ""
-            text, window = whole[start:end], Window.around(start, end, len(whole))
-            page = chunk.page if context.page is None else context.page
-            chunk = dataclasses.replace(
-                chunk, text=text, offsets=Offsets(start, end), window=window, page=page
-            )
-            last = start + max(len(text.rstrip()) - 1, 0)
-            first, last = (self._library.line_of(chunk.doc_id, at) for at in (start, last))
-        else:
+        score_raw, score_norm = 1 / rank if context.score is None else context.score, 1 / rank
+        if place is None:
             doc_id, text, rev = context.document, context.text, text_hash(context.text)
             index = self._library.index
             chunk = ScoredChunk(
@@ -165,6 +139,16 @@ class RecordedAnswers:
                 page=context.page,
             )
             first, last = 1, 1 + text.rstrip().count("\n")
+        else:
+            row, start, end = place
+            chunk = self._library.payload(row, rank, score_raw, score_norm)
+            whole = self._library.text(chunk.doc_id) or ""
+            text, window = whole[start:end], Window.around(start, end, len(whole))
+            page = chunk.page if context.page is None else context.page
+            offsets = Offsets(start, end)
+            chunk = dataclasses.replace(chunk, text=text, offsets=offsets, window=window, page=page)
+            ends = start, start + max(len(text.rstrip()) - 1, 0)
+            first, last = (self._library.line_of(chunk.doc_id, at) for at in ends)
         return Evidence(cite_token(chunk.doc_id, first, last), chunk, "recorded", first, last)
 
     def _locate(self, context: Context) -> tuple[_Place | None, bool]:

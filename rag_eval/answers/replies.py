@@ -1,13 +1,15 @@
 """Read a model's reply: its citations, its text, or the code of the rule that it breaks.
 
-A reply is a JSON object, or a text after the lines VERDICT= and CITATIONS=.
+A reply is a JSON object, or a text after the lines VERDICT= and CITATIONS=. `codes.json` has the
+codes of the answer contract.
 """
 
 import dataclasses
 import json
 import re
 import unicodedata
-from typing import Annotated, Literal, NamedTuple, NoReturn, TypeVar
+from importlib.resources import files
+from typing import Annotated, Final, Literal, NamedTuple, NoReturn, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -20,15 +22,28 @@ from pydantic import (
 )
 
 from rag_eval.answers.abstention import MAX_GAPS_CHARS, states_an_answer
-from rag_eval.answers.codes import Fault
-from rag_eval.answers.paths import has_content, visible
 from rag_eval.core.config import Answers
 from rag_eval.core.errors import quoted
 from rag_eval.core.rows import format_location
 from rag_eval.core.types import INSUFFICIENT_EVIDENCE, NOT_FOUND, Evidence, StatedLambda
 
-# ---- Shared parts of both forms of a reply
+# ---- Codes of broken rules, and shared parts of both forms of a reply
 
+
+class CodeInfo(NamedTuple):
+    """Meaning and remedy of a code."""
+
+    meaning: str
+    fix: str
+
+
+CODES: Final[dict[str, CodeInfo]] = {
+    code: CodeInfo(**info)
+    for code, info in json.loads(
+        files("rag_eval.answers").joinpath("codes.json").read_text("utf-8")
+    ).items()
+}
+"""Every code, in the order of the rules."""
 MAX_CITATIONS = 200
 MAX_TOKEN_CHARS = 2000
 
@@ -42,6 +57,15 @@ _REFUSALS: dict[str, ParsedOutcome] = {
     INSUFFICIENT_EVIDENCE: "insufficient_evidence",
 }
 _GAPS = re.compile(rf"{INSUFFICIENT_EVIDENCE}(?:[\s.:;,*_–—-]+(?P<gaps>.*))?", re.DOTALL)
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Further invisible characters, besides format characters and variation selectors."""
+
+
+class Fault(NamedTuple):
+    """A broken rule of the contract, with a message for the model and the log."""
+
+    code: str
+    message: str
 
 
 class Place(NamedTuple):
@@ -78,9 +102,8 @@ class Citation:
     def has_mark(self, mark: "Citation") -> bool:
         """Tell whether an inline mark means this citation: the same lines, or some of a snippet."""
         inside = self.first <= mark.first and mark.last <= self.last
-        return mark.lines == self.lines or (
-            self.place is not None and inside and mark.doc_id == self.doc_id
-        )
+        some = self.place is not None and inside and mark.doc_id == self.doc_id
+        return some or mark.lines == self.lines
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,30 +121,55 @@ class Parsed:
 class _BrokenError(Exception):
     """A reply breaks a rule."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.fault = Fault(code, message)
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 def _fail(code: str, message: str) -> NoReturn:
-    raise _BrokenError(code, message)
+    raise _BrokenError(Fault(code, message))
 
 
 def _check(holds: object, code: str, message: str) -> None:
-    """Raise _BrokenError unless a condition holds."""
     if not holds:
         _fail(code, message)
 
 
 def _check_characters(value: object) -> object:
-    if isinstance(value, str) and _CONTROL.search(value):
-        _fail("bad_characters", "control characters and lone surrogates are not text.")
+    is_text = not (isinstance(value, str) and _CONTROL.search(value))
+    _check(is_text, "bad_characters", "control characters and lone surrogates are not text.")
     return value
 
 
 def _shorten(value: object) -> str:
     """Return the beginning of an untrusted value, in ASCII, for a message."""
     return quoted(value, 80).encode("ascii", "backslashreplace").decode()
+
+
+def _is_shown(character: str) -> bool:
+    return not (
+        character in _BLANK
+        or "\u180b" <= character <= "\u180f"
+        or "\ufe00" <= character <= "\ufe0f"
+        or character >= "\U000e0000"
+        or unicodedata.category(character) == "Cf"
+    )
+
+
+def visible(text: str) -> str:
+    r"""Remove invisible characters: format characters, fillers, variation selectors.
+
+    Examples
+    --------
+    >>> visible("hidden.md\u200b")
+    'hidden.md'
+    """
+    return text if text.isascii() else "".join(filter(_is_shown, text))
+
+
+def has_content(text: str) -> bool:
+    """Tell whether a text has a visible letter or digit."""
+    return any(map(str.isalnum, visible(text)))
 
 
 def read_token(text: str) -> Citation | None:
@@ -142,8 +190,7 @@ def read_token(text: str) -> Citation | None:
     match = _TOKEN.fullmatch(token)
     if match is None or _SEVERAL.search(match["doc"]):
         return None
-    first = int(match["first"])
-    last = int(match["last"] or first)
+    first, last = int(match["first"]), int(match["last"] or match["first"])
     return Citation(match["doc"], first, last) if 1 <= first <= last else None
 
 
@@ -201,10 +248,6 @@ class CitedSnippet(BaseModel, extra="forbid", strict=True, frozen=True):
     quote: _Text = ""
 
 
-def _wrap_token(value: object) -> object:
-    return {"token": value} if isinstance(value, str) else value
-
-
 def _find_form(value: object) -> str:
     return "snippet" if isinstance(value, dict) and "token" not in value else "token"
 
@@ -212,7 +255,7 @@ def _find_form(value: object) -> str:
 _Cited = Annotated[
     Annotated[_CitedToken, Tag("token")] | Annotated[CitedSnippet, Tag("snippet")],
     Discriminator(_find_form),
-    BeforeValidator(_wrap_token),
+    BeforeValidator(lambda value: {"token": value} if isinstance(value, str) else value),
 ]
 
 
@@ -256,8 +299,8 @@ def _read_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_read_object, parse_constant=_refuse_constant)
 
 
-def _decode(text: str) -> object:
-    """Return the JSON value of a reply, with or without a code fence around it."""
+def _decode(text: str) -> dict[str, object]:
+    """Return the JSON object of a reply, with or without a code fence around it."""
     fence = _FENCE.match(text)
     try:
         value, end = _DECODER.raw_decode(text, fence.end() if fence else 0)
@@ -269,12 +312,13 @@ def _decode(text: str) -> object:
         _check(after.startswith("```"), "not_json", message)
         after = after.removeprefix("```").strip()
     _check(not after, "not_json", "nothing may follow the JSON object.")
+    if not isinstance(value, dict):
+        _fail("wrong_schema", "the reply must be one JSON object.")
     return value
 
 
-def _read_form(form: type[_FormT], value: object) -> _FormT:
+def _read_form(form: type[_FormT], value: dict[str, object]) -> _FormT:
     """Check an object of a reply; the message names its first wrong field."""
-    _check(isinstance(value, dict), "wrong_schema", "the reply must be one JSON object.")
     try:
         return form.model_validate(value)
     except ValidationError as error:
@@ -288,7 +332,7 @@ def _read_form(form: type[_FormT], value: object) -> _FormT:
 def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     """Read a reply that begins with a JSON object or a fence."""
     value = _decode(text)
-    if isinstance(value, dict) and "error" in value and "answer" not in value:
+    if "error" in value and "answer" not in value:
         refused = _read_form(_ErrorReply, value)
         filled = has_content(refused.error) and has_content(refused.fix)
         _check(filled, "wrong_schema", "error and fix must have a letter or digit.")
@@ -296,7 +340,7 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
     is_wanted = settings.response_schema != "verdict"
     _check(is_wanted, "wrong_form", "reply with the VERDICT and CITATIONS lines, not with JSON.")
     reply = _read_form(_JsonReply, value)
-    is_first = isinstance(value, dict) and next(iter(value)) == "citations"
+    is_first = next(iter(value)) == "citations"
     _check(is_first, "explained_before_cited", "the key citations must be the first.")
     cited = (one.read() if isinstance(one, _CitedToken) else one for one in reply.citations)
     citations = tuple(dict.fromkeys(cited))
@@ -307,8 +351,8 @@ def _read_json(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
         _check_refusal(*refusal, analyze_only=analyze_only)
     else:
         _check(citations, "empty_citations", "citations is empty.")
-    numbers = reply.delta_s, reply.lambda_state or ""
-    return Parsed(outcome, reply.answer.strip(), citations, "", *numbers)
+    figures = reply.delta_s, reply.lambda_state or ""
+    return Parsed(outcome, reply.answer.strip(), citations, "", *figures)
 
 
 # ---- The two-line form: `VERDICT=<allowed>`, `CITATIONS=<token>, ...`, then the text
@@ -362,17 +406,13 @@ def _read_headers(text: str) -> tuple[str, str, str]:
 
 
 def _read_verdict(text: str, settings: Answers, *, analyze_only: bool) -> Parsed:
-    """Read a reply in the two-line form.
-
-    A refusal is the refusal of the prompt, whatever verdicts the gold set lists.
-    """
+    """Read a reply in the two-line form; its refusal is that of the prompt."""
     verdict, cited, body = _read_headers(text)
     outcome: ParsedOutcome = _REFUSALS.get(verdict, "answered")
     message = f"the verdict {_shorten(verdict)} is none of {', '.join(settings.verdicts)}."
     is_allowed = verdict in settings.verdicts or outcome != "answered"
     _check(is_allowed, "verdict_not_allowed", message)
-    citations = _read_list(cited)
-    refusal = _split_refusal(body)
+    citations, refusal = _read_list(cited), _split_refusal(body)
     if outcome == "answered":
         message = "the verdict says one thing and the text refuses."
         _check(refusal is None, "refusal_not_allowed", message)
@@ -410,9 +450,9 @@ def _parse(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed:
 def parse_reply(reply: str, settings: Answers, *, analyze_only: bool) -> Parsed | Fault:
     """Read a reply of any length and content; no reply raises an exception.
 
-    The first broken rule gives the fault, in the order of `codes.CODES`. An analyze-only prompt
-    allows the refusal INSUFFICIENT EVIDENCE, any other prompt NOT FOUND. `judge` still has to judge
-    the citations.
+    The first broken rule gives the fault, in the order of CODES. An analyze-only prompt allows the
+    refusal INSUFFICIENT EVIDENCE, any other prompt NOT FOUND. The citations are still to be held
+    against the evidence (`contract.judge`).
     """
     try:
         return _parse(reply, settings, analyze_only=analyze_only)

@@ -10,7 +10,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -90,21 +90,19 @@ def score_answers(
         [one for one in sentences if has and one.places and not math.isnan(one.score)]
         for sentences, has in zip(support, is_answered, strict=True)
     ]
+    weak = [[one for one in sentences if not one.supported] for sentences in citing]
+    outcomes = [answer.outcome for answer in answers]
     per_question = counts.assign(
-        outcome=[answer.outcome for answer in answers],
+        outcome=outcomes,
         groundedness=grounded.value,
         supported=grounded.supported,
         n_citing=list(map(len, citing)),
-        n_upheld=[sum(sentence.supported for sentence in sentences) for sentences in citing],
+        n_upheld=[len(all_) - len(poor) for all_, poor in zip(citing, weak, strict=True)],
         gap=[at in gaps and gaps[at].violation for at in range(len(answers))],
-        gap_reason=[
-            gaps[at].reason if at in gaps else answer.outcome for at, answer in enumerate(answers)
-        ],
+        gap_reason=[gaps[at].reason if at in gaps else end for at, end in enumerate(outcomes)],
     )
     unsupported = {
-        answer.query_id: weak
-        for answer, sentences in zip(answers, citing, strict=True)
-        if (weak := [sentence for sentence in sentences if not sentence.supported])
+        answer.query_id: poor for answer, poor in zip(answers, weak, strict=True) if poor
     }
     return ScoredAnswers(per_question, unsupported, gaps)
 
@@ -150,15 +148,11 @@ def judge_faithfulness(
 
     `questions` are texts by query_id, `judge` is the name of the endpoint with the endpoint.
     """
-    samples = [
-        Sample(
-            answer.query_id,
-            questions[answer.query_id],
-            answer.text if answer.outcome == "answered" else "",
-            [item.chunk.text for item in answer.evidence],
-        )
-        for answer in answers
-    ]
+    samples = []
+    for answer in answers:
+        text = answer.text if answer.outcome == "answered" else ""
+        contexts = [item.chunk.text for item in answer.evidence]
+        samples.append(Sample(answer.query_id, questions[answer.query_id], text, contexts))
     return measure_faithfulness(samples, gold, lambda: async_client(judge[1]), judge, rate)
 
 
@@ -166,6 +160,8 @@ def judge_faithfulness(
 
 Pair = tuple[str, str]
 """(evidence, sentence)."""
+OVERLAP = 8
+"""A window of long evidence shares an eighth of the most tokens with the next window."""
 
 
 class Verifier(ABC):
@@ -205,39 +201,40 @@ class Verifier(ABC):
         """Score distinct pairs that have evidence, [n]."""
 
 
-# ---- Cross-encoders: one pass over evidence and sentence gives a score for each label
-
-_SHOWN = 300
-"""Characters shown of an error of the model."""
-OVERLAP = 8
-"""A window of long evidence shares an eighth of the most tokens with the next window."""
-
-
-def _encode(tokenizer: Any, pairs: Sequence[Pair], most: int) -> Iterator[tuple[int, Any]]:
-    """Yield (row, encoding) for each window of the evidence of each pair.
-
-    A sentence of more than half of the `most` tokens leaves too little room, and gets no window.
-    """
-    tokenizer.no_truncation()
-    alone = tokenizer.encode_batch_fast([sentence for _, sentence in pairs])
-    rows = [row for row, encoding in enumerate(alone) if 2 * len(encoding) <= most]
-    tokenizer.enable_truncation(most, stride=most // OVERLAP, strategy="only_first")
-    for row, first in zip(rows, tokenizer.encode_batch([pairs[row] for row in rows]), strict=True):
-        yield from ((row, window) for window in (first, *first.overflowing))
-
-
 class _CrossEncoder(Verifier):
-    """The best window of the evidence gives the score of a pair."""
+    """Scores windows of the evidence in one pass; the best window gives the score of a pair."""
 
     def __init__(self, name: str, settings: OnnxVerifier | CrossEncoderVerifier) -> None:
         super().__init__(name)
         self._settings = settings
 
-    def _take_best(self, n: int, rows: Sequence[int], scores: FloatArray) -> FloatArray:
+    def _encode(
+        self, tokenizer: Any, pairs: Sequence[Pair], most: int
+    ) -> tuple[list[int], list[Any]]:
+        """Return the row and the encoding of each window of the evidence of each pair.
+
+        A sentence of more than half of the `most` tokens leaves too little room, and gets no
+        window.
+        """
+        tokenizer.no_truncation()
+        alone = tokenizer.encode_batch_fast([sentence for _, sentence in pairs])
+        fitting = [row for row, encoding in enumerate(alone) if 2 * len(encoding) <= most]
+        if missing := len(pairs) - len(fitting):
+            self.failures["sentence_too_long"] += missing
+        tokenizer.enable_truncation(most, stride=most // OVERLAP, strategy="only_first")
+        firsts = tokenizer.encode_batch([pairs[row] for row in fitting])
+        tokenizer.no_truncation()
+        windows = [
+            (row, window)
+            for row, first in zip(fitting, firsts, strict=True)
+            for window in (first, *first.overflowing)
+        ]
+        return [row for row, _ in windows], [window for _, window in windows]
+
+    @staticmethod
+    def _take_best(n: int, rows: Sequence[int], scores: FloatArray) -> FloatArray:
         best = np.full(n, np.nan)
         np.fmax.at(best, np.asarray(rows, dtype=np.int64), scores)
-        if missing := int(np.isnan(best).sum()):
-            self.failures["sentence_too_long"] += missing
         return best
 
     def _softmax(self, logits: Any) -> FloatArray:
@@ -246,16 +243,21 @@ class _CrossEncoder(Verifier):
         if len(shape) != 2 or place >= max(shape[1], 2):  # noqa: PLR2004 - rows and labels
             accepted = "logits [batch, labels], with `entailment` below the number of labels"
             raise self._refuse(f"entailment {place}", f"an output of shape {shape}", accepted)
+        values = logits.astype(np.float64)
         if shape[1] == 1:
-            return np.asarray(1 / (1 + np.exp(-logits[:, 0].astype(np.float64))))
-        powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+            return np.asarray(1 / (1 + np.exp(-values[:, 0])))
+        powers = np.exp(values - values.max(axis=1, keepdims=True))
         return np.asarray(powers[:, place] / powers.sum(axis=1))
 
-    def _refuse(self, message: str, cause: str, accepted: str) -> InputError:
-        field = f"verifiers.{self.name}"
-        message = f"the verifier cannot be used: {message}"
+    def _refuse(self, message: str, cause: object, accepted: str) -> InputError:
+        if isinstance(cause, Exception):
+            cause = f"{type(cause).__name__}: {cause}"[:300]
         return InputError.of(
-            "verifier_unusable", message, field=field, found=cause, accepted=accepted
+            "verifier_unusable",
+            f"the verifier cannot be used: {message}",
+            field=f"verifiers.{self.name}",
+            found=str(cause),
+            accepted=accepted,
         )
 
 
@@ -277,7 +279,7 @@ class OnnxCrossEncoder(_CrossEncoder):
 
     def _unloadable(self, error: Exception) -> InputError:
         accepted = "an ONNX file that exists, with tokenizer.json in its folder"
-        return self._refuse("it cannot be loaded", f"{type(error).__name__}: {error}", accepted)
+        return self._refuse("it cannot be loaded", error, accepted)
 
     @functools.cached_property
     def _model(self) -> OnnxModel:
@@ -288,9 +290,9 @@ class OnnxCrossEncoder(_CrossEncoder):
 
     def _score(self, pairs: Sequence[Pair]) -> FloatArray:
         model, most = self._model, self._settings.max_tokens
-        encoded = list(_encode(model.tokenizer, pairs, min(most, model.fixed_length or most)))
-        scores = np.full(len(encoded), np.nan)
-        windows = [window for _, window in encoded]
+        most = min(most, model.fixed_length or most)
+        rows, windows = self._encode(model.tokenizer, pairs, most)
+        scores = np.full(len(rows), np.nan)
         try:
             for batch, shares in model.run(windows, lambda logits, _: self._softmax(logits)):
                 scores[batch] = shares
@@ -298,9 +300,8 @@ class OnnxCrossEncoder(_CrossEncoder):
             raise
         except Exception as error:  # onnxruntime raises many kinds, as for a batch of fixed size
             accepted = "an ONNX file with a batch of any size, and inputs of a tokenizer"
-            message = f"{type(error).__name__}: {error}"
-            raise self._refuse("it cannot be run", message[:_SHOWN], accepted) from error
-        return self._take_best(len(pairs), [row for row, _ in encoded], scores)
+            raise self._refuse("it cannot be run", error, accepted) from error
+        return self._take_best(len(pairs), rows, scores)
 
 
 class TorchCrossEncoder(_CrossEncoder):
@@ -316,22 +317,19 @@ class TorchCrossEncoder(_CrossEncoder):
         try:
             from sentence_transformers import CrossEncoder  # type: ignore[import-not-found]
         except ImportError as error:
-            package = "the package sentence-transformers"
-            accepted = "pip install sentence-transformers"
-            raise self._refuse(f"it needs {package}", str(error), accepted) from error
+            message = "it needs the package sentence-transformers"
+            raise self._refuse(message, error, "pip install sentence-transformers") from error
         return CrossEncoder(self.model)
 
     def _score(self, pairs: Sequence[Pair]) -> FloatArray:
-        encoder = self._encoder
-        tokenizer = encoder.tokenizer.backend_tokenizer
-        rows, windows = [], []
-        for row, window in _encode(tokenizer, pairs, self._settings.max_tokens):
+        tokenizer = self._encoder.tokenizer.backend_tokenizer
+        rows, windows = self._encode(tokenizer, pairs, self._settings.max_tokens)
+        texts = []
+        for row, window in zip(rows, windows, strict=True):
             parts = zip(window.offsets, window.sequence_ids, strict=True)
             places = [place for place, part in parts if part == 0] or [(0, 0)]
-            rows.append(row)
-            windows.append((pairs[row][0][places[0][0] : places[-1][1]], pairs[row][1]))
-        tokenizer.no_truncation()
-        outputs = np.asarray(encoder.predict(windows, show_progress_bar=False))
+            texts.append((pairs[row][0][places[0][0] : places[-1][1]], pairs[row][1]))
+        outputs = np.asarray(self._encoder.predict(texts, show_progress_bar=False))
         # one label: the package has applied the sigmoid
         scores = outputs if outputs.ndim == 1 else self._softmax(outputs)
         if not ((scores >= 0) & (scores <= 1)).all():
@@ -339,8 +337,6 @@ class TorchCrossEncoder(_CrossEncoder):
             raise self._refuse("its scores are no probabilities", bounds, "scores from 0 to 1")
         return self._take_best(len(pairs), rows, scores.astype(np.float64))
 
-
-# ---- A chat endpoint
 
 ATTEMPTS = 2
 """Requests for a verdict of the right form."""
@@ -384,17 +380,13 @@ class ChatJudge(Verifier):
         for _ in range(ATTEMPTS):
             try:
                 reply = self._chat.ask(messages).text
+                return _Verdict.model_validate_json(reply).support
             except ChatError as error:
                 return f"chat_{error.code}"
-            try:
-                return _Verdict.model_validate_json(reply).support
             except ValidationError:
                 messages.append(Message("assistant", reply[:MAX_REPLY_CHARS] or "(empty)"))
                 messages.append(Message("user", 'Reply with {"support": <number>} alone.'))
         return "bad_verdict"
-
-
-# ---- The verifiers of the settings
 
 
 def open_verifier(name: str, settings: Settings, cache: Callable[[], ChatCache]) -> Verifier:

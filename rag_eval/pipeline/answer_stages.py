@@ -16,7 +16,6 @@ from rag_eval.answers.chat import ChatCache, ChatClient, Usage
 from rag_eval.answers.evidence import (
     Library,
     PreflightRecord,
-    StoredRanking,
     StoredRetrieval,
     list_questions,
     name_units,
@@ -183,9 +182,10 @@ def answer_gold_set(
     run, analyzer = runs[strategy], admitted_chunks.about.analyzer
     index = Identity(run.about.index_hash, run.about.embed_model)
     library = Library(documents, corpus_snapshot.sections, chunks, index, analyzer)
-    ranking = StoredRanking(strategy, run.run, run.failed, run.about.seeds[0], index)
     units = chunks if run.units is None else name_units(run.units, chunks)
-    stored = StoredRetrieval(ranking, Payloads(units, documents, analyzer), gold_variants.texts)
+    ranked, failed = (frame[frame["seed"] == run.about.seeds[0]] for frame in (run.run, run.failed))
+    payloads_of, wordings = Payloads(units, documents, analyzer), gold_variants.texts
+    stored = StoredRetrieval((strategy, index), ranked, failed, payloads_of, wordings)
     endpoint = chat = extract = recorded = None
     if "llm" in modes:
         endpoint = work.settings.find_endpoint(answers.endpoint, "answers.endpoint")

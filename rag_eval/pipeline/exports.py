@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
-from rag_eval.answers.codes import CODES
-from rag_eval.answers.replies import split_error
+from rag_eval.answers.replies import CODES, split_error
 from rag_eval.answers.scoring import UNCHECKED
 from rag_eval.citations.payload import validate
 from rag_eval.citations.traces import NO_STATE, Trace, write_log, write_traces

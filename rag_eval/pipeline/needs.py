@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from rag_eval.answers.contract import load_plugins
 from rag_eval.answers.evidence import apply_override
+from rag_eval.answers.plugins import load_plugins
 from rag_eval.core.errors import InputError, Problem, ProblemList
 from rag_eval.core.settings import ChatVerifier
 from rag_eval.corpus.loaders.recorded import read_outputs

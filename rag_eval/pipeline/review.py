@@ -12,7 +12,7 @@ import pandas as pd
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.contract import unmarked_segment
 from rag_eval.answers.evidence import with_units
-from rag_eval.answers.paths import has_content
+from rag_eval.answers.replies import has_content
 from rag_eval.citations.payload import LiveIndex, Verdicts, validate
 from rag_eval.core.errors import InputError, Problem, ProblemList, quoted
 from rag_eval.core.rows import read_objects

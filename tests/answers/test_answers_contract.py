@@ -9,10 +9,8 @@ from answer_corpus import DOCS, evidence, library, scored
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.answers.codes import CODES, Fault
-from rag_eval.answers.contract import judge
-from rag_eval.answers.paths import find_paths
-from rag_eval.answers.replies import Citation, Parsed, parse_reply, read_token
+from rag_eval.answers.contract import find_paths, judge
+from rag_eval.answers.replies import CODES, Citation, Fault, Parsed, parse_reply, read_token
 from rag_eval.core.config import Answers
 
 # ---- The form of a reply

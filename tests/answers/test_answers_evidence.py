@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_jsonable_python
 
-from rag_eval.answers.codes import Events
 from rag_eval.answers.evidence import (
     MAX_EVIDENCE_CHARS,
+    Events,
     Gathered,
     Preflights,
     _default_terms,
@@ -42,7 +42,7 @@ def test_retrieved_chunks_carry_the_lines_of_their_document():
     assert record.tokens == tuple(tokens(found))
     assert (record.query_id, record.kind, record.parameters) == ("q1", "retrieve", {"top_k": 10})
     snippets = [item.chunk.snippet_id for item in found.evidence]
-    assert [hit.snippet_id for hit in record.hits] == snippets
+    assert [hit["snippet_id"] for hit in record.hits] == snippets
     assert lines == ["event=preflight.step.start query_id=q1 step=0 kind=retrieve"]
 
 
@@ -123,7 +123,7 @@ def test_grep_ranks_by_rarity_and_records_what_matched():
     found, _ = gather("?", {"kind": "grep", "terms": ["capital", "Tiber", "nowhere"]})
     assert tokens(found) == ["docs/capitals.md:5-6", "docs/capitals.md:1-4"]
     (record,) = found.records
-    assert [hit.matched for hit in record.hits] == [("capital", "Tiber"), ("capital",)]
+    assert [hit["matched"] for hit in record.hits] == [("capital", "Tiber"), ("capital",)]
     assert record.missing == ("nowhere",)
     terms = ("capital", "Tiber", "nowhere")
     assert record.parameters == {"terms": terms, "max_hits": 5}

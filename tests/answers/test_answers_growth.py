@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from answer_corpus import scored, small_library
 
-from rag_eval.answers import answering, contract, paths, replies
+from rag_eval.answers import answering, contract, replies
 from rag_eval.answers.abstention import abstention
-from rag_eval.answers.codes import Events
+from rag_eval.answers.evidence import Events
 from rag_eval.core.config import Answers
 from rag_eval.corpus import numerals
 from rag_eval.corpus.analyzer import token_spans
@@ -66,8 +66,8 @@ READERS = {
     "retrieval_gaps": lambda text: support.retrieval_gaps([text], [["Nothing."]]),
     "judge, body": lambda text: contract.judge(text, [], []),
     "judge, quote": _judge_quote,
-    "find_paths": lambda text: paths.find_paths(text, {"content"}),
-    "split_lines": paths.split_lines,
+    "find_paths": lambda text: contract.find_paths(text, {"content"}),
+    "split_lines": contract._split_lines,
     "parse_reply": _replies,
     "parse_reply, citations": lambda text: _replies(f"VERDICT=SUPPORTED\nCITATIONS={text}"),
     "parse_reply, text": lambda text: _replies(f"VERDICT=SUPPORTED\nCITATIONS=a:1\n{text}"),

@@ -6,8 +6,14 @@ import pytest
 from answer_corpus import Ranking, ScriptedChat, evidence, question, small_library
 
 from rag_eval.answers.answering import Tools, answer_questions
-from rag_eval.answers.codes import PatternTimeoutError, TimedPattern
-from rag_eval.answers.contract import Candidate, load_plugins, postprocess, validate
+from rag_eval.answers.plugins import (
+    Candidate,
+    PatternTimeoutError,
+    TimedPattern,
+    load_plugins,
+    postprocess,
+    validate,
+)
 from rag_eval.core.config import Answers, PluginUse
 from rag_eval.core.errors import InputError
 
@@ -110,9 +116,8 @@ def test_a_validator_that_raises_rejects_the_answer_and_the_next_is_still_asked(
 def test_a_pattern_that_backtracks_for_ever_is_stopped():
     pattern = TimedPattern(r"(a|a)*$")
     with pytest.raises(PatternTimeoutError):
-        pattern.count_in(["ok", "a" * 60 + "b"], seconds=0.05)
-    assert TimedPattern("a").count_in(["b", "aaa", ""]) == [0, 3, 0]
-    assert TimedPattern("a").count_in(["aaa"], at_most=1) == [1]
+        pattern.count_in("a" * 60 + "b", seconds=0.05)
+    assert [TimedPattern("a").count_in(text) for text in ("b", "aaa", "")] == [0, 3, 0]
     assert messages("a" * 60 + "b", use("ban_regex", patterns=[r"(a|a)*$"])) == [
         "ban_regex validator_error"
     ]

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rag_eval.answers.codes import CODES as CONTRACT
+from rag_eval.answers.replies import CODES as CONTRACT
 from rag_eval.core.types import CODES, FIXES
 from rag_eval.gates.gate import count_gates
 from rag_eval.reporting.html.drawing import bars
