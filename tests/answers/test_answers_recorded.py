@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.recorded import RecordedAnswers
@@ -14,7 +12,6 @@ from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.core.loader import Chunker
 from rag_eval.core.strategy import Identity
 from rag_eval.corpus.chunking import chunk_documents
-from rag_eval.corpus.chunking import spans as spans_of
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.recorded import Recorded, read_outputs
 from rag_eval.corpus.loading import load_corpus
@@ -314,10 +311,3 @@ def test_markers(answer, text, citations):
         assert found == [tuple(citation) for citation in citations]
 
 
-@given(st.text(alphabet="ab.[]1,0` \n", max_size=80))
-def test_no_text_is_lost_but_markers_and_blanks(answer):
-    plain, found, _ = read_marks(answer)
-    rest = iter(answer)
-    assert all(character in rest for character in plain if not character.isspace())
-    assert plain.count("a") == answer.count("a")
-    assert all(-1 <= segment < len(spans_of(plain)) for segment, _ in found)

@@ -41,10 +41,6 @@ def problem_of(tmp_path, settings, **others):
 # ---- An ONNX file
 
 
-def test_scores_follow_the_order_of_the_sentences(tmp_path):
-    evidence = [f"{FACT} . {OTHER}", OTHER, "", f"{FACT} " * 9, OTHER]
-    scores = onnx(tmp_path).score([FACT, FACT, FACT, FACT, OTHER], evidence)
-    assert scores.round(3).tolist() == [1.0, 0.0, 0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

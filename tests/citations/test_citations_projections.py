@@ -117,10 +117,6 @@ def test_missing_field_is_an_error_with_its_code(request, made, name, value):
     assert (problem.code, problem.field) == ("bad_offsets" if is_odd else f"missing_{name}", name)
 
 
-def test_all_missing_fields_are_named_at_once(made):
-    missing = [f"missing_{name}" for name in REQUIRED if name not in {"doc_id", "snippet_id"}]
-    fields = {"doc_id": "retries.md", "snippet_id": "s2"}
-    assert codes(made, fields, {}) == [*missing, "trace_incomplete"]
 
 
 LOOK_ALIKE = type("Document", (), {"metadata": FIELDS, "id": "s2"})()

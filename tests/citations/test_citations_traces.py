@@ -217,25 +217,6 @@ def test_table_with_the_specified_ddl_is_written_to_and_read(place):
     )
 
 
-def test_our_own_table_has_the_specified_types(place):
-    store = SqlStore(place)
-    write_traces(store, some("run-1", 1))
-    ((ts, first),) = execute(place, "SELECT ts, citations->>0 FROM rag_traces WHERE deltaS = 0.25")
-    assert (str(ts), first) == ("2026-01-31 02:00:00.123000", "a.md:3-4")
-    columns = {
-        one["name"].lower(): one
-        for one in sqlalchemy.inspect(store._engine).get_columns("rag_traces")
-    }
-    required = {name for name, column in columns.items() if not column["nullable"]}
-    assert required == {"ts", "qid", "seg", "deltas", "lambda_state"}
-    # a program that knows only the specified columns may write beside us
-    execute(
-        place,
-        "INSERT INTO rag_traces (ts, qid, seg, deltaS, lambda_state, citations) "
-        "SELECT ts, 'other', seg, deltaS, lambda_state, citations FROM rag_traces",
-    )
-    write_traces(SqlStore(place), some("run-1", 1))
-    assert execute(place, "SELECT run_id FROM rag_traces ORDER BY qid") == [(None,), ("run-1",)]
 
 
 @pytest.mark.parametrize(

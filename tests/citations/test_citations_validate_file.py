@@ -50,13 +50,6 @@ def code_of(function, *args):
     return problem.code
 
 
-def test_citations_of_the_run_itself_are_ok(ran):
-    project, records = ran
-    file = written(project.root / "citations.jsonl", records)
-    result = validate_file(file, live_index(Home(project.home))[0])
-    assert result.passed
-    assert result.verdicts.counts["ok"] == len(records) == 4
-    assert validate_file(result.path, live_index(Home(project.home), "tiny")[0]).passed
 
 
 def test_citations_of_an_answer_say_what_the_answer_said(project, found):
