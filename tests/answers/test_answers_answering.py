@@ -134,8 +134,6 @@ def test_refusals_have_outcomes_of_their_own_and_are_not_retried(said, options, 
     assert answer.codes == (("contract_error_reply",) if outcome == "contract_error_reply" else ())
 
 
-
-
 def test_broken_form_is_requested_again_with_its_faults():
     answer, found, chat = one(BROKEN, "{}", GOOD)
     assert (answer.outcome, answer.attempts, answer.tokens_in) == ("answered", 3, 30)
@@ -409,8 +407,6 @@ def test_quote_bypass_chooses_the_prompt_and_its_refusal(
     if schema != "verdict":
         assert ("NOT FOUND" in system) is not analyze_only
         assert ("INSUFFICIENT" in system) is analyze_only
-
-
 
 
 def copying(messages) -> str:

@@ -215,8 +215,6 @@ def test_any_json_value_is_read_and_only_a_whole_object_passes(value):
         assert found.outcome == "contract_error_reply" or set(value) == set(KEYS[:4])
 
 
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -279,8 +277,6 @@ def test_verbatim_text_of_a_cited_item_passes_both_gates():
         assert item is not None
         found = judge(item.chunk.text, [Citation("api.rst", 1, item.last_line)], [item])
         assert not [code for code in codes(found) if code.startswith("path")]
-
-
 
 
 @given(st.text(alphabet="ab/.\\:1-_#~ (\"'*", max_size=60))
@@ -359,5 +355,3 @@ def test_a_refusal_may_name_paths_of_the_question_only():
     assert not judge(refusal, [], evidence(), refusal_to=asked).faults
     other = judge(refusal, [], evidence(), refusal_to="What is said?")
     assert codes(other) == ["path_not_in_evidence"]
-
-

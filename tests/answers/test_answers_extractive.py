@@ -81,10 +81,6 @@ def test_only_the_first_passages_are_cited_and_a_copy_never():
     assert {sentence.passage for sentence in found.sentences} <= {0, 2}
 
 
-
-
-
-
 words = st.sampled_from("capital France river Paris wine the of in 1999 Seine long 名前".split())
 sentence = st.lists(words, min_size=1, max_size=8).map(lambda it: " ".join(it).capitalize() + ".")
 passage_text = st.lists(sentence, max_size=5).map(" ".join) | st.text(max_size=60)

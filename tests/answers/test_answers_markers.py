@@ -177,5 +177,3 @@ def test_a_list_of_references_names_the_numbers_and_cites_nothing(listed, number
 def test_a_list_of_the_answer_is_no_list_of_references(text):
     assert remove_marks(text).count("\n") == text.count("\n")
     assert len(read_marks(text).citations) == text.count("[")
-
-

@@ -309,5 +309,3 @@ def test_markers(answer, text, citations):
     assert [number for _, number in found] == [number for _, number in citations]
     if "```" not in answer:  # the splitter may see a code block and its sentence as one or two
         assert found == [tuple(citation) for citation in citations]
-
-

@@ -41,8 +41,6 @@ def problem_of(tmp_path, settings, **others):
 # ---- An ONNX file
 
 
-
-
 @pytest.mark.parametrize(
     ("labels", "options", "expected"),
     [(2, {}, [1, 0]), (2, {"entailment": 0}, [0, 1]), (1, {"entailment": 0}, [1, 0])],

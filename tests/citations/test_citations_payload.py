@@ -244,8 +244,6 @@ def test_only_true_and_null_state_that_a_citation_is_in_the_evidence(value, fiel
     assert first(changed(in_evidence=value)) == expected
 
 
-
-
 def test_one_segment_cites_one_section_unless_whitelisted():
     one, two, three = (
         changed(query_id="q", segment=0, section_id=name) for name in ("A", "B", "C")
@@ -344,10 +342,6 @@ def test_citation_counts_under_every_code_that_fails():
     assert verdicts.valid.tolist() == [False, True]
 
 
-
-
-
-
 BESIDE = "window page rerank_score query_id segment quote cited_before_answer"
 plain = st.sampled_from(["char", "token", "a.md", "s2", HUGE, True, None, NAN]) | st.integers()
 parts = st.sampled_from(["start", "end", "unit", "pre"])
@@ -442,5 +436,3 @@ def test_payloads_of_every_strategy_keep_the_schema_and_are_ok(smoke):
 def test_schema_refuses_what_the_structural_rules_refuse(change):
     assert first(changed(**change))[0] != "ok"
     assert not schema().is_valid(changed(**change))
-
-

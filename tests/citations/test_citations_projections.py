@@ -117,8 +117,6 @@ def test_missing_field_is_an_error_with_its_code(request, made, name, value):
     assert (problem.code, problem.field) == ("bad_offsets" if is_odd else f"missing_{name}", name)
 
 
-
-
 LOOK_ALIKE = type("Document", (), {"metadata": FIELDS, "id": "s2"})()
 
 

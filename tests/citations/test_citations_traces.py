@@ -217,8 +217,6 @@ def test_table_with_the_specified_ddl_is_written_to_and_read(place):
     )
 
 
-
-
 @pytest.mark.parametrize(
     ("specified", "other"),
     [

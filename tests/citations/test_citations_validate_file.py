@@ -50,8 +50,6 @@ def code_of(function, *args):
     return problem.code
 
 
-
-
 def test_citations_of_an_answer_say_what_the_answer_said(project, found):
     chunk = found[0]
     start = chunk.offsets.start
