@@ -14,16 +14,17 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rag_eval.api.inputs import read_qrels, read_run
-    from rag_eval.api.live import estimate_miss_rate, open_strategy
-    from rag_eval.api.miss_rate_model import MissRates, miss_rates
-    from rag_eval.api.nightly import (
+    from rag_eval.api.gold_sets import (
         ComparedMissRates,
         WrittenReport,
         compare_miss_rates,
+        estimate_miss_rate,
         load,
+        open_strategy,
         run,
     )
+    from rag_eval.api.inputs import read_qrels, read_run
+    from rag_eval.api.miss_rate_model import MissRates, miss_rates
     from rag_eval.api.results import ComparedRuns, EvaluatedRuns, compare, evaluate
     from rag_eval.core.errors import InputError
     from rag_eval.uncertainty.confidence import UncertainRetrieval
@@ -54,16 +55,17 @@ __all__ = [
     "run",
 ]
 _MODULES = {
-    "rag_eval.api.inputs": ("read_qrels", "read_run"),
-    "rag_eval.api.live": ("estimate_miss_rate", "open_strategy"),
-    "rag_eval.api.miss_rate_model": ("MissRates", "miss_rates"),
-    "rag_eval.api.nightly": (
+    "rag_eval.api.gold_sets": (
         "ComparedMissRates",
         "WrittenReport",
         "compare_miss_rates",
+        "estimate_miss_rate",
         "load",
+        "open_strategy",
         "run",
     ),
+    "rag_eval.api.inputs": ("read_qrels", "read_run"),
+    "rag_eval.api.miss_rate_model": ("MissRates", "miss_rates"),
     "rag_eval.api.results": ("ComparedRuns", "EvaluatedRuns", "compare", "evaluate"),
     "rag_eval.core.errors": ("InputError",),
     "rag_eval.uncertainty.confidence": ("UncertainRetrieval",),

@@ -1,7 +1,6 @@
 """Charts of the API as matplotlib figures that show in a notebook; pyplot is not used."""
 
 import io
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -56,13 +55,10 @@ def draw_intervals(rows: pd.DataFrame, column: str) -> Chart:
     return chart
 
 
-def draw_reliability(
-    curve: pd.DataFrame, predicted: "pd.Series[float]", facts: Mapping[str, str]
-) -> Chart:
+def draw_reliability(curve: pd.DataFrame, predicted: "pd.Series[float]", title: str) -> Chart:
     """Draw observed against predicted miss rates, above a histogram of the predictions.
 
-    `curve` has predicted, observed, band_low and band_high of each bin. `facts` are shown in the
-    title as name and value.
+    `curve` has predicted, observed, band_low and band_high of each bin.
     """
     chart = Chart(figsize=(5, 5.5), layout="constrained")
     above, below = chart.subplots(2, 1, sharex=True, height_ratios=(4, 1))
@@ -77,7 +73,7 @@ def draw_reliability(
     )
     above.plot(curve["predicted"], curve["observed"], "o-", color=_INK, label="this run")
     above.set(xlim=(0, 1), ylim=(0, 1), ylabel="observed miss rate")
-    above.set_title(", ".join(f"{name} {value}" for name, value in facts.items()), fontsize="small")
+    above.set_title(title, fontsize="small")
     above.legend(loc="upper left", fontsize="small")
     below.hist(predicted, bins=20, range=(0, 1), color=_INK)
     below.set(xlabel="predicted miss rate, out of fold", ylabel="retrievals")

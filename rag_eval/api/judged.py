@@ -27,11 +27,12 @@ class Wordings(Protocol):
 
 def read_wordings(wordings: Wordings | None) -> dict[str, str]:
     """Return the ids as texts, as `read_run` does. Raises InputError for a value that is no id."""
-    pairs_given = [] if wordings is None else list(wordings.items())
-    pairs = {ID.read(query): ID.read(question) for query, question in pairs_given}
-    texts = {query: question for query, question in pairs.items() if query and question}
-    if len(texts) < len(pairs_given):
-        raise InputError.of("bad_id", ID.message, field="wordings", accepted=ID.accepted)
+    texts = {}
+    for pair in () if wordings is None else wordings.items():
+        query, question = map(ID.read, pair)
+        if query is None or question is None:
+            raise InputError.of("bad_id", ID.message, field="wordings", accepted=ID.accepted)
+        texts[query] = question
     return texts
 
 
@@ -124,21 +125,16 @@ class JudgedRun:
         """
         values = np.empty((len(self.ranked), len(labels)))
         parsed = [parse_label(label) for label in labels]
-        ascending = np.array([_breaks_ties_ascending(*measure) for measure in parsed])
-        for rule in (False, True):
-            columns = np.flatnonzero(ascending == rule).tolist()
-            if columns:
-                cutoffs = [parsed[column][1] for column in columns]
-                depth = None if None in cutoffs else max(cutoff or 0 for cutoff in cutoffs)
-                items, _ = self.ranked.ranking(depth, ascending_ties=rule)
-                chosen = [labels[column] for column in columns]
-                values[:, columns] = score_rankings(items, self.qrels, self.question, chosen)
+        # ir-measures scores these measures by the rules of MS MARCO, not of trec_eval.
+        ascending = [name == "Judged" or (name == "RR" and k is not None) for name, k in parsed]
+        for rule in {*ascending}:
+            columns = [column for column, other in enumerate(ascending) if other == rule]
+            cutoffs = [parsed[column][1] for column in columns]
+            depth = None if None in cutoffs else max(cutoff or 0 for cutoff in cutoffs)
+            items, _ = self.ranked.ranking(depth, ascending_ties=rule)
+            chosen = [labels[column] for column in columns]
+            values[:, columns] = score_rankings(items, self.qrels, self.question, chosen)
         return values
-
-
-def _breaks_ties_ascending(name: str, cutoff: int | None) -> bool:
-    """Tell whether ir-measures scores a measure by the rules of MS MARCO, not of trec_eval."""
-    return name == "Judged" or (name == "RR" and cutoff is not None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,9 +188,8 @@ class JudgedQuestions:
         """The relevant documents that the questions share."""
         rows = np.flatnonzero(self.relevance > 0)
         doc_ids = [self.doc_ids[row] for row in rows]
-        return SharedGold.of_pairs(
-            self.question[rows], find_codes(doc_ids, encode(doc_ids)), len(self)
-        )
+        codes = find_codes(doc_ids, encode(doc_ids))
+        return SharedGold.of_pairs(self.question[rows], codes, len(self))
 
     @property
     def n_relevant(self) -> IntArray:
@@ -203,30 +198,34 @@ class JudgedQuestions:
         return np.bincount(relevant, minlength=len(self)).astype(np.int64)
 
     def match(self, run: Run, name: str = "run") -> JudgedRun:
-        """Match a run with the questions.
+        """Match a run with the questions; raise InputError if the run has no judged query.
 
         TREC files of this package percent-encode ids. Ids of the run are decoded, or encoded as
-        those of the judgements, if more of them are judged then. Raises InputError if the run has
-        no judged query.
+        those of the judgements, if more of them are judged then.
         """
-        run = self._spell_alike(run)
+        run, codes = self._spell_alike(run), encode(self.names)
         queries = list(encode(run.query_ids))
-        question = self._codes(question_of(queries, self.wordings))
-        is_judged = question >= 0
-        if not is_judged.any():
+        question = find_codes(question_of(queries, self.wordings), codes)
+        asked = [query for query, code in zip(queries, question, strict=True) if code >= 0]
+        if not asked:
             message = f"no query of {name} has judgements"
             theirs, ours = (quoted(", ".join(ids[:3])) for ids in (queries, self.names))
             accepted = f"queries such as {ours}"
             raise InputError.of("nothing_judged", message, found=theirs, accepted=accepted)
-        missing = self._missing(queries, question)
-        asked = [queries[row] for row in np.flatnonzero(is_judged)]
+        present = set(queries)
+        missing = {
+            query: code
+            for query, asked_question in self.wordings.items()
+            if query not in present and (code := codes.get(asked_question, -1)) >= 0
+        }
+        has_wording = np.isin(np.arange(len(self)), [*question, *missing.values()])
+        missing |= {self.names[code]: code for code in np.flatnonzero(~has_wording).tolist()}
         ranked = RankedRun(run, [*asked, *missing])
-        n_judged = int(np.count_nonzero(is_judged))
         return JudgedRun(
             ranked,
-            np.concatenate([question[is_judged], self._codes(list(missing.values()))]),
-            np.arange(len(ranked)) >= n_judged,
-            len(queries) - n_judged,
+            np.array([*question[question >= 0], *missing.values()], dtype=np.int64),
+            np.arange(len(ranked)) >= len(asked),
+            len(queries) - len(asked),
             self._number_documents(ranked.documents),
         )
 
@@ -251,29 +250,9 @@ class JudgedQuestions:
             asked = question_of(map(spell, queries), self.wordings)
             return len(names.intersection(asked)) + len(rated.intersection(map(spell, documents)))
 
-        best = max(spellings, key=count_judged)
-        new = {name: best(name) for name in queries | documents}
-        query_ids, doc_ids = ([new[name] for name in ids] for ids in run[:2])
+        spell = max(spellings, key=count_judged)
+        query_ids, doc_ids = (list(map(spell, ids)) for ids in run[:2])
         return run._replace(query_ids=query_ids, doc_ids=doc_ids)
-
-    def _codes(self, questions: Sequence[str]) -> IntArray:
-        """Return the code of each question, -1 for a question without judgements."""
-        return find_codes(questions, encode(self.names))
-
-    def _missing(self, queries: Sequence[str], question: IntArray) -> dict[str, str]:
-        """Return the wordings that a run lacks, with their questions."""
-        present, names = set(queries), set(self.names)
-        missing = {
-            query: asked
-            for query, asked in self.wordings.items()
-            if query not in present and asked in names
-        }
-        has_wording = np.zeros(len(self), dtype=bool)
-        has_wording[question[question >= 0]] = True
-        has_wording[self._codes(list(missing.values()))] = True
-        return missing | {
-            self.names[code]: self.names[code] for code in np.flatnonzero(~has_wording)
-        }
 
     def _number_documents(self, retrieved: Sequence[str]) -> Qrels:
         """Give judged documents the codes of a run; documents that it lacks get further codes.

@@ -9,7 +9,6 @@ import pandas as pd
 from rag_eval.api.inputs import QrelsLike, Run, RunLike
 from rag_eval.api.judged import (
     JudgedQuestions,
-    JudgedRun,
     RankedRun,
     Wordings,
     encode,
@@ -110,12 +109,11 @@ class MissRates:
         model = self._calibration.model
         if model is None:
             raise self._not_calibrated()
-        rows = Run.read(run)
-        values = self._signals(rows, wordings)
+        query_ids, values = _run_signals(Run.read(run), wordings, self.k)
         low, high = model.interval(values, LIST_SIGNALS)
         rates = model.predict(values, LIST_SIGNALS)
         columns = {"miss_rate": rates, "ci_low": low, "ci_high": high, "status": self.status}
-        return pd.DataFrame({"query_id": list(encode(rows.query_ids)), **columns})
+        return pd.DataFrame({"query_id": query_ids, **columns})
 
     def plot_reliability(self) -> "Chart":
         """Draw observed against predicted miss rates; raises InputError without a fit."""
@@ -123,15 +121,10 @@ class MissRates:
 
         if self._calibration.model is None:
             raise self._not_calibrated()
-        skill = _write_interval(self.skill)
-        facts = {"status": self.status, "Brier skill": skill, "n": str(len(self.predictions))}
-        return draw_reliability(self.reliability, self.predictions["miss_rate"], facts)
-
-    def _signals(self, run: Run, wordings: Wordings | None) -> FloatArray:
-        """Compute LIST_SIGNALS of each query of a run, in the order of the run."""
-        ranked = RankedRun(run, list(encode(run.query_ids)))
-        questions = question_of(ranked.query_ids, read_wordings(wordings))
-        return _list_signals(ranked, find_codes(questions, encode(questions)), self.k)
+        skill, low, high = self.table.loc["skill"]
+        title = f"{self.status}, Brier skill {skill:.3f} [{low:.3f}, {high:.3f}]"
+        title += f", n {len(self.predictions)}"
+        return draw_reliability(self.reliability, self.predictions["miss_rate"], title)
 
     def _not_calibrated(self) -> InputError:
         unmet = self.conditions.query("not met and status == 'provisional'").iloc[0]
@@ -139,28 +132,17 @@ class MissRates:
         return InputError.of("not_calibrated", message, found=shortfall, accepted=unmet["needed"])
 
     def __repr__(self) -> str:
-        observed = self.table.loc["miss_rate"]
-        interval = Interval(
-            value=observed["value"], low=observed["ci_low"], high=observed["ci_high"]
-        )
+        figures = self.table.to_string(float_format="{:.3f}".format)
         groups = self.predictions["group_id"].nunique()
         return (
             f"MissRates(k={self.k}, status={self.status!r}, {len(self.predictions)} retrievals in "
-            f"{groups} groups, observed {_write_interval(interval)}, "
-            f"skill {_write_interval(self.skill)})"
+            f"{groups} groups)\n{figures}"
         )
 
     def _repr_html_(self) -> str:
         figures: str = self.table.to_html(float_format="{:.3f}".format)
         conditions: str = self.conditions.to_html(index=False)
         return f"<p>status: {self.status}</p>{figures}{conditions}"
-
-
-def _write_interval(figure: Interval) -> str:
-    if figure.value is None:
-        return "none"
-    ends = ", ".join("none" if end is None else f"{end:.3f}" for end in (figure.low, figure.high))
-    return f"{figure.value:.3f} [{ends}]"
 
 
 def miss_rates(
@@ -212,7 +194,15 @@ def miss_rates(
     if not len(rows):
         raise InputError.of("nothing_judged", "no query of the run has a relevant document")
     values = _list_signals(matched.ranked, matched.question, k)
-    labelled = _label(matched, values, judged, k).take(rows)
+    labelled = Labelled(
+        LIST_SIGNALS,
+        values,
+        matched.score([f"Success@{k}"])[:, 0] == 0,
+        pd.factorize(np.array(judged.groups))[0][matched.question],
+        np.ones(len(matched.question)),
+        matched.question,
+        judged.gold,
+    ).take(rows)
     questions = matched.question[rows]
     group_ids = [judged.groups[code] for code in questions]
     missing = np.full(len(rows), np.nan)
@@ -246,8 +236,23 @@ def miss_rates(
     earned = [condition.dump() for condition in standing.conditions if condition.status != "stale"]
     conditions = pd.DataFrame(earned)[columns]
     reliability = pd.DataFrame(fit.validation.reliability if fit.validation else {})
-    table = _tabulate(fit, labelled)
+    figures = {"miss_rate": miss_rate(labelled)}
+    if fit.validation is not None:
+        figures |= {name: getattr(fit.validation, name) for name in _FIGURES}
+    table = pd.DataFrame(
+        [figure.triple for figure in figures.values()],
+        index=list(figures),
+        columns=["value", "ci_low", "ci_high"],
+        dtype=float,
+    )
     return MissRates(k, predictions, conditions, reliability, table, standing, fit)
+
+
+def _run_signals(run: Run, wordings: Wordings | None, k: int) -> tuple[list[str], FloatArray]:
+    """Return the queries of a run and LIST_SIGNALS of each."""
+    ranked = RankedRun(run, list(encode(run.query_ids)))
+    questions = question_of(ranked.query_ids, read_wordings(wordings))
+    return ranked.query_ids, _list_signals(ranked, find_codes(questions, encode(questions)), k)
 
 
 def _list_signals(ranked: RankedRun, question: IntArray, k: int) -> FloatArray:
@@ -268,25 +273,3 @@ def _list_signals(ranked: RankedRun, question: IntArray, k: int) -> FloatArray:
         question=question.astype(np.int64),
     )
     return signals(batch, k)[:, [SIGNALS.index(name) for name in LIST_SIGNALS]]
-
-
-def _label(matched: JudgedRun, values: FloatArray, judged: JudgedQuestions, k: int) -> Labelled:
-    question = matched.question
-    return Labelled(
-        LIST_SIGNALS,
-        values,
-        matched.score([f"Success@{k}"])[:, 0] == 0,
-        pd.factorize(np.array(judged.groups))[0][question],
-        np.ones(len(question)),
-        question,
-        judged.gold,
-    )
-
-
-def _tabulate(fit: Calibration, labelled: Labelled) -> pd.DataFrame:
-    figures = {"miss_rate": miss_rate(labelled)}
-    if fit.validation is not None:
-        figures |= {name: getattr(fit.validation, name) for name in _FIGURES}
-    rows = [figure.triple for figure in figures.values()]
-    columns = ["value", "ci_low", "ci_high"]
-    return pd.DataFrame(rows, index=list(figures), columns=columns, dtype=float)

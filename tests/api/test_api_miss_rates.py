@@ -6,7 +6,7 @@ import pytest
 
 import rag_eval
 from rag_eval.api.inputs import Run
-from rag_eval.api.miss_rate_model import LIST_SIGNALS, miss_rates
+from rag_eval.api.miss_rate_model import LIST_SIGNALS, _run_signals, miss_rates
 from rag_eval.core.errors import InputError
 
 
@@ -74,7 +74,8 @@ def test_wordings_give_signals_of_their_agreement():
     assert model.predictions["question_id"].tolist() == [*qrels, *qrels]
     overlap = LIST_SIGNALS.index("wordings_overlap")
     with_wordings, alone = (
-        model._signals(Run.read(part), given) for part, given in ((both, wordings), (run, None))
+        _run_signals(Run.read(part), given, 10)[1]
+        for part, given in ((both, wordings), (run, None))
     )
     assert with_wordings[:, overlap].tolist() == [1.0] * len(wordings) * 2
     assert np.isnan(alone[:, overlap]).all()
@@ -95,7 +96,7 @@ def test_too_few_outcomes_predict_nothing_and_say_why():
 def test_the_reliability_diagram_shows_in_a_notebook(fitted):
     chart = fitted[2].plot_reliability()
     assert chart._repr_png_().startswith(b"\x89PNG")
-    assert "status measured, Brier skill 0." in chart.axes[0].get_title()
+    assert "measured, Brier skill 0." in chart.axes[0].get_title()
     assert "<th>skill</th>" in fitted[2]._repr_html_()
 
 

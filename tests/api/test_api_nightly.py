@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import rag_eval
-from rag_eval.api import nightly
+from rag_eval.api import gold_sets
 from rag_eval.gates.gate import GatePart
 
 GATE = {
@@ -40,7 +40,7 @@ def test_a_written_report_gives_its_figures_as_frames(evaluated):
     key = tuple(first[name] for name in ("a", "b", "level", "measure"))
     assert loaded.comparisons.loc[key, "difference"] == first["delta"]
     gate = GatePart.model_validate(GATE)
-    gates = nightly._gates(loaded.report.model_copy(update={"gates": (gate,)}))
+    gates = gold_sets._gates(loaded.report.model_copy(update={"gates": (gate,)}))
     columns = [GATE["required"], GATE["status"], GATE["reason_code"]]
     assert gates.loc["floor", ["required", "status", "reason"]].tolist() == columns
     observed = written["uncertainty"]["strategies"]["bm25"]["observed"]["miss_any"]

@@ -1,11 +1,12 @@
-"""Run the whole evaluation of a gold set, and read written reports as frames."""
+"""Gold sets from Python: run one, ask it live questions, and read its written reports as frames."""
 
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from rag_eval.api.results import Tabular
@@ -15,9 +16,12 @@ from rag_eval.reporting.exchange import trec_scores
 from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.report import REPORT_FILE, Report, read_object, whole_report
 from rag_eval.reporting.verdicts import verdict_rows
+from rag_eval.uncertainty.confidence import Derived
+
+if TYPE_CHECKING:
+    from rag_eval.pipeline.live_questions import LiveStrategy
 
 ReportLike: TypeAlias = "WrittenReport | str | Path"
-PER_QUERY_FILE = "per-query.parquet"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -81,7 +85,7 @@ class WrittenReport(Tabular):
     @property
     def per_query(self) -> pd.DataFrame:
         """Read the measures of each strategy, level, question, wording and seed."""
-        return pd.read_parquet(self.folder / PER_QUERY_FILE)
+        return pd.read_parquet(self.folder / "per-query.parquet")
 
 
 def run(gold_set: str | Path) -> WrittenReport:
@@ -101,11 +105,6 @@ def run(gold_set: str | Path) -> WrittenReport:
         Only the core is installed; the message names the extra.
     InputError
         The gold set cannot be used.
-
-    Examples
-    --------
-    >>> report = run("gold_sets/smoke")  # doctest: +SKIP
-    >>> report.table.loc[("hybrid", "document", "R@10"), "value"]  # doctest: +SKIP
     """
     if missing := explain_missing("rag_eval.run"):
         raise ImportError(missing)
@@ -194,11 +193,6 @@ def compare_miss_rates(*reports: ReportLike) -> ComparedMissRates:
     ------
     InputError
         No report is given, or a report cannot be read.
-
-    Examples
-    --------
-    >>> found = compare_miss_rates("reports/scifact", "reports/npl")  # doctest: +SKIP
-    >>> found.table.query("target == 'miss_any' and k == 10")  # doctest: +SKIP
     """
     if not reports:
         message = "a comparison of miss rates needs at least one report"
@@ -208,44 +202,115 @@ def compare_miss_rates(*reports: ReportLike) -> ComparedMissRates:
     return ComparedMissRates(*tables.frames(), tables)
 
 
-def _measures(report: Report) -> pd.DataFrame:
-    rows = [
-        {"strategy": part.name, **measure.dump()}
-        for part in report.strategies
-        for measure in part.measures
-    ]
-    counts = ["n_scored", "n_effective", "n_failed", "n_ineligible"]
-    return _frame(rows, ["strategy", "level", "label"], [*_ESTIMATE, *counts])
+# ---- Live questions
 
 
-def _comparisons(report: Report) -> pd.DataFrame:
-    columns = ["delta", "ci_low", "ci_high", "p", "p_adjusted", "minimum_detectable"]
-    columns += ["n_better", "n_worse", "n_tied", "n_effective"]
-    rows = [pair.dump() for pair in report.comparisons]
-    return _frame(rows, ["a", "b", "level", "measure"], columns)
+def estimate_miss_rate(
+    query: str,
+    documents: Sequence[object],
+    scores: Sequence[float],
+    history: Sequence[bool] | None = None,
+) -> Derived:
+    """Guess the probability that a retrieval missed, by the formula `heuristic_v0`.
+
+    The guess needs no gold set and is always uncalibrated: it is the baseline that calibrated miss
+    rates must beat. Do not discount an answer by it.
+
+    Parameters
+    ----------
+    query
+        The question.
+    documents
+        The retrieved documents, best first. Only their number counts.
+    scores
+        The score of each document: a cosine or another similarity. If a score is above 1, all are
+        divided by the top score. Negative scores count as 0.
+    history
+        Whether each similar judged question missed. Their rate is drawn towards 0.3, as by five
+        questions of that rate. Without such questions the formula takes 0.3.
+
+    Returns
+    -------
+    Derived
+        A confidence value: `value` is the miss rate, `formula` the formula, and `inputs` has every
+        part of it with its provenance.
+
+    Raises
+    ------
+    ImportError
+        Only the core is installed; the message names the extra.
+    InputError
+        The query is too long, a score is not finite, or documents and scores differ in number.
+
+    Examples
+    --------
+    >>> guess = estimate_miss_rate("How do I sort by two columns?", ["d1", "d2"], [0.62, 0.41])
+    >>> round(guess.value, 3)
+    0.4
+    >>> guess.inputs["tail_density"].reason
+    'counted: share of 2 scores s with 0.3 <= s < 0.5, at most 0.5'
+    >>> guess.inputs["history"].basis
+    'no similar judged question is known, so the formula takes 0.3'
+    >>> judged = [False, False, True]
+    >>> round(estimate_miss_rate("sort columns", ["d1"], [0.62], judged).value, 4)
+    0.1138
+    """
+    if missing := explain_missing("rag_eval.estimate_miss_rate"):
+        raise ImportError(missing)
+    from rag_eval.uncertainty.heuristic import estimate
+    from rag_eval.uncertainty.outcomes import MAX_QUERY
+
+    if len(query) > MAX_QUERY:
+        accepted = f"at most {MAX_QUERY:,} characters"
+        raise InputError.of("bad_question", "too long", field="query", accepted=accepted)
+    if len(documents) != len(scores):
+        counts = f"{len(documents)} documents, {len(scores)} scores"
+        accepted = "one score for each document"
+        raise InputError.of(
+            "bad_scores", "the numbers differ", field="scores", found=counts, accepted=accepted
+        )
+    if not np.isfinite(np.asarray(scores, dtype=np.float64)).all():
+        raise InputError.of("bad_scores", "a score is not finite", field="scores")
+    return estimate(query, scores, history)
 
 
-def _miss_rates(report: Report) -> pd.DataFrame:
-    rows = [
-        {
-            "strategy": name,
-            "status": part.status,
-            "stated": part.stated.value,
-            **part.observed[report.uncertainty.target].dump(),
-        }
-        for name, part in report.uncertainty.strategies.items()
-    ]
-    columns = ["status", "stated", *_ESTIMATE, "n_scored", "n_effective"]
-    return _frame(rows, ["strategy"], columns).rename(columns={"value": "observed"})
+def open_strategy(gold_set: str | Path, strategy: str = "") -> "LiveStrategy":
+    """Open a strategy of a gold set for live questions; open it once for many questions.
+
+    `retrieve` of the opened strategy takes a question of 1 to 10,000 characters and returns an
+    `UncertainRetrieval`: documents, miss rate, gaps, coverage and rounds. The miss rate is
+    calibrated where the last run of the gold set left a calibrator for the same index and
+    configuration. Otherwise it comes from the shipped prior, or from `heuristic_v0`.
+    `miss_rate.status` and `miss_rate.calibrator` say which; `reason` says why.
+
+    Parameters
+    ----------
+    gold_set
+        Folder of the gold set, such as `gold_sets/pandas_api`.
+    strategy
+        Name of a strategy that is not external. Default: the primary strategy.
+
+    Raises
+    ------
+    ImportError
+        Only the core is installed; the message names the extra.
+    InputError
+        The gold set cannot be used, or has no such strategy; of `retrieve`: the question cannot be
+        used, or the retrieval failed.
+    """
+    if missing := explain_missing("rag_eval.open_strategy"):
+        raise ImportError(missing)
+    from rag_eval.core.settings import Settings, telemetry_off
+
+    telemetry_off()
+    from rag_eval.pipeline.live_questions import open_live
+    from rag_eval.pipeline.opening import open_gold_set
+
+    return open_live(open_gold_set(Path(gold_set), Settings()), strategy)
 
 
-def _gates(report: Report) -> pd.DataFrame:
-    rows = [dataclasses.asdict(row) for row in verdict_rows(report).rows]
-    return _frame(rows, ["id"], ["required", "status", "reason_code", "evidence"])
+# ---- Frames of a report
 
-
-_ESTIMATE: Final = ("value", "ci_low", "ci_high")
-_FIGURES: Final = {*_ESTIMATE, "delta", "p", "p_adjusted", "stated"}
 _NAMES: Final = {
     "label": "measure",
     "a": "strategy",
@@ -260,12 +325,49 @@ _NAMES: Final = {
     "reason_code": "reason",
 } | {f"n_{name}": name for name in ("failed", "better", "worse", "tied")}
 """Names of a frame for the fields of a report that it calls otherwise."""
+_FIGURES: Final = frozenset("value ci_low ci_high delta p p_adjusted stated".split())
 
 
-def _frame(
-    rows: Sequence[Mapping[str, object]], index: list[str], columns: list[str]
-) -> pd.DataFrame:
-    """Make a frame of some fields of the rows of a report; a null of a figure becomes NaN."""
-    frame = pd.DataFrame(rows, columns=[*index, *columns])
-    frame = frame.astype(dict.fromkeys(_FIGURES.intersection(columns), float))
-    return frame.rename(columns=_NAMES).set_index([_NAMES.get(name, name) for name in index])
+def _frame(rows: Sequence[Mapping[str, object]], index: str, columns: str) -> pd.DataFrame:
+    """Make a frame of some fields of rows; a null of a figure becomes NaN."""
+    names = columns.split()
+    frame = pd.DataFrame(rows, columns=[*index.split(), *names])
+    frame = frame.astype(dict.fromkeys(_FIGURES.intersection(names), float))
+    return frame.rename(columns=_NAMES).set_index(
+        [_NAMES.get(name, name) for name in index.split()]
+    )
+
+
+def _measures(report: Report) -> pd.DataFrame:
+    rows = [
+        {"strategy": part.name, **measure.dump()}
+        for part in report.strategies
+        for measure in part.measures
+    ]
+    columns = "value ci_low ci_high n_scored n_effective n_failed n_ineligible"
+    return _frame(rows, "strategy level label", columns)
+
+
+def _comparisons(report: Report) -> pd.DataFrame:
+    rows = [pair.dump() for pair in report.comparisons]
+    columns = "delta ci_low ci_high p p_adjusted minimum_detectable"
+    return _frame(rows, "a b level measure", f"{columns} n_better n_worse n_tied n_effective")
+
+
+def _miss_rates(report: Report) -> pd.DataFrame:
+    rows = [
+        {
+            "strategy": name,
+            "status": part.status,
+            "stated": part.stated.value,
+            **part.observed[report.uncertainty.target].dump(),
+        }
+        for name, part in report.uncertainty.strategies.items()
+    ]
+    columns = "status stated value ci_low ci_high n_scored n_effective"
+    return _frame(rows, "strategy", columns).rename(columns={"value": "observed"})
+
+
+def _gates(report: Report) -> pd.DataFrame:
+    rows = [vars(row) for row in verdict_rows(report).rows]
+    return _frame(rows, "id", "required status reason_code evidence")
