@@ -307,7 +307,6 @@ def view(
                 serve(bound, create_app(settings), announce(what))
             return
         evaluation = open_evaluation(drafts, home, None)
-        from rag_eval.viewer.review import ReviewDesk, create_review
 
         with listen(number) as bound, contextlib.suppress(KeyboardInterrupt):
             desk, name = ReviewDesk(evaluation), evaluation.config.name

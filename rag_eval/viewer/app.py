@@ -1,17 +1,23 @@
-"""The viewer: kept runs in a browser on this machine. It reads, and changes nothing."""
+"""Pages in a browser on this machine: kept runs, and the review of drafts of a gold set.
+
+The viewer of runs reads, and changes nothing. The review writes the decisions of a person.
+"""
 
 import datetime as dt
 import functools
 import logging
 import re
+import secrets
 import socket
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -25,17 +31,21 @@ from uvicorn import Config, Server
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.records import Estimate
 from rag_eval.core.settings import Settings
+from rag_eval.core.types import Id
+from rag_eval.gold.loading import read_gold
+from rag_eval.gold.scaffold import Draft, StaleDraftError, decide, list_drafts
+from rag_eval.pipeline.corpus import CorpusSnapshot
+from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids, run_name
+from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.tables import visible
-from rag_eval.storage.home import Home, open_home
+from rag_eval.storage.home import open_home
 
 LOG = logging.getLogger("rag_eval.viewer")
 
 # ---- Pages: Jinja2 escapes every text, and invisible characters are written out
 
-MAX_RUNS: Final = 100
-"""Largest number of runs in the list."""
-LEFT_OUT: Final = "–"
+_ABSENT: Final = "–"
 _GATES: Final = {
     "pass": "passed",
     "fail": "failed",
@@ -53,17 +63,15 @@ def _format_moment(text: str) -> str:
 
 
 def _format_figure(figure: Estimate) -> str:
-    """Format a figure and its interval with three decimals."""
-    if figure.value is None:
-        return LEFT_OUT
-    if figure.ci_low is None or figure.ci_high is None:
-        return f"{figure.value:.3f}"
-    return f"{figure.value:.3f} [{figure.ci_low:.3f}, {figure.ci_high:.3f}]"
+    value, low, high = figure.triple
+    if value is None:
+        return _ABSENT
+    ends = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    return f"{value:.3f}{ends}"
 
 
 def _format_gates(gates: Mapping[str, int]) -> str:
-    """Format how many gates passed, failed, or could not be judged."""
-    return ", ".join(f"{n} {_GATES[status]}" for status, n in gates.items() if n) or LEFT_OUT
+    return ", ".join(f"{n} {_GATES[status]}" for status, n in gates.items() if n) or _ABSENT
 
 
 @functools.cache
@@ -89,63 +97,18 @@ def render(template: str, **context: Any) -> HTMLResponse:
     return HTMLResponse(_environment().get_template(template).render(**context))
 
 
-# ---- Kept runs and their parts.
+# ---- The viewer of kept runs
 
+MAX_RUNS: Final = 100
+"""Largest number of runs in the list."""
 PART: Final = re.compile(r"summary|questions-[0-9]{4,7}")
 
 
-def find_run(home: Home, run_id: str) -> KeptRun:
-    """Read a kept run.
-
-    Raises
-    ------
-    HTTPException
-        404: no run has this id.
-    InputError
-        The files of the run are damaged.
-    """
-    if not re.fullmatch(RUN_ID, run_id) or not home.has(run_name(run_id)):
-        raise HTTPException(404, "There is no such run.")
-    return read_run(home, run_id)
-
-
-# ---- The application: its addresses and their answers
-
-_OWN = Path(__file__).parent / "assets"
-_REPORT = Path(__file__).parents[1] / "reporting" / "html" / "assets"
-ASSETS: Final = {
-    "viewer.css": (_OWN, "text/css"),
-    "review.js": (_OWN, "text/javascript"),
-    "explorer.css": (_REPORT, "text/css"),
-    "explorer.js": (_REPORT, "text/javascript"),
-}
-"""Served files by name. A requested name never becomes a path."""
-
-
-def _answer_asset(request: Request) -> Response:
-    """Answer GET /assets/NAME with a file of `ASSETS`."""
-    name = request.path_params["name"]
-    if name not in ASSETS:
-        raise HTTPException(404, "There is no such file.")
-    folder, kind = ASSETS[name]
-    return Response((folder / name).read_bytes(), media_type=kind)
-
-
-class Viewer:
-    """Handlers of the viewer's requests."""
+class _Viewer:
+    """Handlers of the viewer's requests. Starlette runs handlers that are not async in threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._home = open_home(settings)
-
-    @property
-    def routes(self) -> list[Route]:
-        """Addresses with their handlers. Starlette runs handlers that are not async in threads."""
-        return [
-            Route("/", self.list_runs),
-            Route("/runs/{run_id}/", self.show_run),
-            Route("/runs/{run_id}/report", self.show_report),
-            Route("/runs/{run_id}/explorer/{part}.json", self.explorer_part),
-        ]
 
     def list_runs(self, _: Request) -> Response:
         """Answer GET / with the newest runs."""
@@ -188,12 +151,106 @@ class Viewer:
         return Response(explorer.bytes(name), headers=headers, media_type="application/json")
 
     def _run(self, request: Request) -> KeptRun:
-        return find_run(self._home, request.path_params["run_id"])
+        run_id = request.path_params["run_id"]
+        if not re.fullmatch(RUN_ID, run_id) or not self._home.has(run_name(run_id)):
+            raise HTTPException(404, "There is no such run.")
+        return read_run(self._home, run_id)
 
 
 def create_app(settings: Settings) -> Starlette:
     """Make the viewer of an installation."""
-    return guard(Viewer(settings).routes)
+    viewer = _Viewer(settings)
+    return _guarded(
+        [
+            Route("/", viewer.list_runs),
+            Route("/runs/{run_id}/", viewer.show_run),
+            Route("/runs/{run_id}/report", viewer.show_report),
+            Route("/runs/{run_id}/explorer/{part}.json", viewer.explorer_part),
+        ]
+    )
+
+
+# ---- The review of drafts
+
+MAX_QUESTION: Final = 2000
+"""Largest number of characters of a question."""
+MAX_BODY: Final = 16 * 1024
+
+
+class _Decision(BaseModel):
+    """Decision of a person on one draft."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    query_id: Id
+    version: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    decision: Literal["accept", "drop"]
+    text: Annotated[str, Field(max_length=MAX_QUESTION)]
+
+
+async def _read_change(request: Request, page_token: str) -> bytes:
+    """Read the body of a request that only a page of ours can send; else raise HTTPException."""
+    headers, host = request.headers, request.headers.get("host", "").lower()
+    if headers.get("origin", f"http://{host}").lower() != f"http://{host}":
+        raise HTTPException(403, "Requests of other sites are not answered.")
+    token = headers.get("x-rag-eval-token", "").encode("utf-8", "surrogatepass")
+    if not secrets.compare_digest(token, page_token.encode()):
+        raise HTTPException(403, "This page is from an earlier start of the viewer; reload it.")
+    if headers.get("content-type", "").lower() != "application/json":
+        raise HTTPException(415, "The content type must be application/json.")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY:
+            raise HTTPException(413, f"At most {MAX_BODY} bytes are accepted.")
+    return bytes(body)
+
+
+class ReviewDesk:
+    """Handlers of the requests of the review page of one gold set."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        self._page_token = secrets.token_urlsafe(32)
+        self._corpus = open_runner(evaluation).get(CorpusSnapshot)
+
+    def drafts(self) -> list[Draft]:
+        """Read the drafts as they are now."""
+        gold = read_gold(self._evaluation.base, self._evaluation.config)
+        return list_drafts(gold, self._corpus.documents, self._corpus.sections)
+
+    def show(self, _: Request) -> Response:
+        """Answer GET / with the drafts."""
+        return render(
+            "review.html",
+            gold_set=self._evaluation.config.name,
+            drafts=self.drafts(),
+            max_question=MAX_QUESTION,
+            token=self._page_token,
+        )
+
+    async def decide(self, request: Request) -> Response:
+        """Answer POST /decide after the files of the gold set are written."""
+        try:
+            change = _Decision.model_validate_json(await _read_change(request, self._page_token))
+        except ValidationError:
+            fields = ", ".join(_Decision.model_fields)
+            raise HTTPException(400, f"Accepted is a JSON object of {fields}.") from None
+        text = " ".join(change.text.split()) if change.decision == "accept" else None
+        if text is not None and (not text or not text.isprintable()):
+            raise HTTPException(400, "A question has words, and no control characters.")
+        place = (self._evaluation.base, change.query_id, change.version)
+        try:
+            await run_in_threadpool(decide, *place, text)
+        except StaleDraftError:
+            message = "This draft was changed or decided elsewhere; reload the page."
+            raise HTTPException(409, message) from None
+        return JSONResponse({"decision": change.decision})
+
+
+def create_review(desk: ReviewDesk) -> Starlette:
+    """Make the application of the review page."""
+    return _guarded([Route("/", desk.show), Route("/decide", desk.decide, methods=["POST"])])
 
 
 # ---- The guard before every page
@@ -220,6 +277,24 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+_ASSETS: Final = Path(__file__).parent / "assets"
+_REPORT_ASSETS: Final = Path(__file__).parents[1] / "reporting" / "html" / "assets"
+ASSETS: Final = {
+    "viewer.css": (_ASSETS, "text/css"),
+    "review.js": (_ASSETS, "text/javascript"),
+    "explorer.css": (_REPORT_ASSETS, "text/css"),
+    "explorer.js": (_REPORT_ASSETS, "text/javascript"),
+}
+"""Served files by name. A requested name never becomes a path."""
+
+
+def _answer_asset(request: Request) -> Response:
+    """Answer GET /assets/NAME with a file of `ASSETS`."""
+    name = request.path_params["name"]
+    if name not in ASSETS:
+        raise HTTPException(404, "There is no such file.")
+    folder, kind = ASSETS[name]
+    return Response((folder / name).read_bytes(), media_type=kind)
 
 
 def _refuse(request: Request, status: int, message: str) -> Response:
@@ -237,7 +312,7 @@ def _is_foreign(headers: Headers, method: str) -> bool:
     return not (method == "GET" and is_link and headers.get("sec-fetch-dest") == "document")
 
 
-class Guard(BaseHTTPMiddleware):
+class _Guard(BaseHTTPMiddleware):
     """Middleware around the application: requests of other sites, headers of answers, errors."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
@@ -252,14 +327,11 @@ class Guard(BaseHTTPMiddleware):
         except ClientDisconnect:
             answer = _refuse(request, 400, "The request ended early.")
         except Exception as error:  # noqa: BLE001 - the browser is told nothing, the log all of it
-            frames = traceback.extract_tb(error.__traceback__)
-            LOG.error(  # noqa: TRY400 - a traceback would hold untrusted text
-                "a request failed: %s: %s at %s:%s",
-                type(error).__name__,
-                quoted(str(error), 500),
-                Path(frames[-1].filename).name,
-                frames[-1].lineno,
-            )
+            last, kind = traceback.extract_tb(error.__traceback__)[-1], type(error).__name__
+            place = f"{Path(last.filename).name}:{last.lineno}"
+            cause = quoted(str(error), 500)
+            # A traceback would hold untrusted text.
+            LOG.error("a request failed: %s: %s at %s", kind, cause, place)  # noqa: TRY400
             answer = _refuse(request, 500, "This failed on the server; its log says why.")
         answer.headers.update(_HEADERS)
         answer.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
@@ -282,19 +354,19 @@ def _answer_unusable(request: Request, error: Exception) -> Response:
     return _refuse(request, 409, message)
 
 
-def guard(routes: Iterable[Route]) -> Starlette:
-    """Make an application of pages behind the `Guard`, with the assets."""
+def _guarded(routes: Sequence[Route]) -> Starlette:
+    """Make an application of pages behind the guard, with the assets."""
     return Starlette(
         routes=[*routes, Route("/assets/{name}", _answer_asset)],
         middleware=[
-            Middleware(Guard),
+            Middleware(_Guard),
             Middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS), www_redirect=False),
         ],
         exception_handlers={HTTPException: _answer_http_error, InputError: _answer_unusable},
     )
 
 
-# ---- The viewer as a server of this machine.
+# ---- A server of this machine
 
 
 def listen(port: int) -> socket.socket:
@@ -308,12 +380,10 @@ def listen(port: int) -> socket.socket:
     try:
         return socket.create_server((HOSTS[0], port))
     except OSError as error:
+        message = f"the viewer cannot listen there: {error.strerror}"
+        accepted = "a free port; --port 0 takes any"
         raise InputError.of(
-            "cannot_listen",
-            f"the viewer cannot listen there: {error.strerror}",
-            field="--port",
-            found=str(port),
-            accepted="a free port; --port 0 takes any",
+            "cannot_listen", message, field="--port", found=str(port), accepted=accepted
         ) from None
 
 

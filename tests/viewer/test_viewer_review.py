@@ -11,7 +11,7 @@ from viewed_project import OURS
 from rag_eval.core.settings import Settings
 from rag_eval.gold.scaffold import init_gold_set
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.viewer.review import MAX_BODY, ReviewDesk, create_review
+from rag_eval.viewer.app import MAX_BODY, ReviewDesk, create_review
 
 HOSTILE = "<script>alert(1)</script>"
 MANUAL = {
