@@ -174,7 +174,7 @@ class ComparedMissRates(Tabular):
 
     def to_latex(self) -> str:
         """Write `table` as a LaTeX table (package booktabs)."""
-        return self._tables.tables[0].tex()
+        return self._tables.to_latex()
 
     def write(self, folder: str | Path) -> list[Path]:
         """Write both tables as CSV and LaTeX; return the paths."""
@@ -199,7 +199,7 @@ def compare_miss_rates(*reports: ReportLike) -> ComparedMissRates:
         raise InputError.of("bad_arguments", message, field="reports")
     written = [report if isinstance(report, WrittenReport) else load(report) for report in reports]
     tables = MissRateTables([night.report for night in written])
-    return ComparedMissRates(*tables.frames(), tables)
+    return ComparedMissRates(tables.figures, tables.differences, tables)
 
 
 # ---- Live questions

@@ -289,7 +289,7 @@ def view(
     """Show kept runs, their questions and reports in a browser, on this machine only."""
     with report_errors():
         from rag_eval.core.settings import VIEW_PORT
-        from rag_eval.viewer.app import create_app, listen, serve
+        from rag_eval.viewer.app import ReviewDesk, create_app, create_review, listen, serve
 
         def announce(what: str) -> "Callable[[str], None]":
             def print_address(address: str) -> None:
@@ -307,7 +307,6 @@ def view(
                 serve(bound, create_app(settings), announce(what))
             return
         evaluation = open_evaluation(drafts, home, None)
-
         with listen(number) as bound, contextlib.suppress(KeyboardInterrupt):
             desk, name = ReviewDesk(evaluation), evaluation.config.name
             what = f"{len(desk.drafts())} drafts of {name}"

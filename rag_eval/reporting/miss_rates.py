@@ -1,4 +1,4 @@
-"""Compare calibrated miss rates over gold sets and nights: rows, frames and files.
+"""Compare calibrated miss rates over gold sets and nights: frames, and files of them.
 
 A row of figures stands for one strategy, target and K of one report, a row of differences for one
 pair of strategies.
@@ -6,41 +6,25 @@ pair of strategies.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from rag_eval.core.records import Absent, CountedInterval, Estimate, Interval, PairedDelta
-from rag_eval.core.types import BinaryTarget
 from rag_eval.measures.intervals import holm
 from rag_eval.reporting.report import Report
-from rag_eval.reporting.tables import Cursor, Table, csv_text
+from rag_eval.reporting.tables import ABSENT_TEXT, csv_text, interval, latex_text
 from rag_eval.storage.home import write_text
-from rag_eval.uncertainty.miss_rate_report import (
-    MissDifference,
-    MissMeasure,
-    MissPair,
-    ObservedMisses,
-    StrategyCalibration,
-    Validation,
-)
+from rag_eval.uncertainty.miss_rate_report import MissDifference, MissPair, ObservedMisses
 
-Row: TypeAlias = dict[str, Any]
-"""A row as JSON values; an estimate is an object of value, low and high."""
-LEVEL: Final = 0.9
-DIFFERENCE_COLUMNS: Final = (
+_LEVEL: Final = 0.9
+_DIFFERENCE_COLUMNS: Final = (
     "gold_set night run_id strategy against target k measure difference difference_low "
     "difference_high p p_holm smallest_detectable better worse tied questions effective_questions"
 ).split()
-NOT_CALIBRATED: Final = (
-    "this run stated only {target}@{k}: uncertainty.target and uncertainty.k of gold_set.yaml say "
-    "which"
-)
-NO_K: Final = "no K within the lists reaches 90 %, or no question has gold"
-ANY_ONLY: Final = "conformal K is for any gold among the first K, so it belongs to miss_any"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,70 +34,35 @@ class MissRateTables:
     reports: Sequence[Report]
 
     @functools.cached_property
-    def rows(self) -> list[Row]:
-        """Rows of figures; a null has its reason. Calibrated targets come first."""
-        return self._put_calibrated_first(_figure_rows)
+    def figures(self) -> pd.DataFrame:
+        """Rows of figures, with the reasons of nulls. Calibrated targets come first."""
+        rows = [row for report in self.reports for row in _figure_rows(report)]
+        rows.sort(key=lambda row: row["status"] is None)
+        return pd.DataFrame(rows).fillna(np.nan)
 
     @functools.cached_property
-    def differences(self) -> list[Row]:
+    def differences(self) -> pd.DataFrame:
         """Rows of paired differences; p is adjusted by Holm over all rows of the same figure."""
-        rows = self._put_calibrated_first(_difference_rows)
-        for measure in get_args(MissMeasure):
-            alike = [row for row in rows if row["measure"] == measure]
-            adjusted = holm(np.array([row["p"] for row in alike], dtype=np.float64))
-            for row, p in zip(alike, adjusted, strict=True):
-                row["p_holm"] = None if np.isnan(p) else float(p)
-        return rows
-
-    def _put_calibrated_first(self, list_rows: Callable[[Report], Iterable[Row]]) -> list[Row]:
-        rows = [
-            ((row["target"], row["k"]) != (report.uncertainty.target, report.uncertainty.k), row)
-            for report in self.reports
-            for row in list_rows(report)
-        ]
-        return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
-
-    def frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return figures and differences as frames; bounds of intervals end in _low and _high."""
-        differences = _frame(self.differences)
-        if differences.empty:  # a single strategy
-            differences = pd.DataFrame(columns=DIFFERENCE_COLUMNS)
-        return _frame(self.rows), differences
-
-    @functools.cached_property
-    def tables(self) -> tuple[Table, Table]:
-        """Figures and differences as tables; gold set and night are named if several."""
-        several = [
-            f"{key.replace('_', ' ')} = {key}"
-            for key in ("gold_set", "night")
-            if len({row[key] for row in self.rows}) > 1
-        ]
-        sources = " | ".join([*several, "strategy"])
-        place = Cursor({"rows": self.rows, "differences": self.differences})
-        figures = Table.of(
-            "calibrated-miss-rates",
-            "Miss rates by target and K, 95 % intervals; the calibrated target comes first",
-            f"""{sources} | target | K = k | observed | stated | status | skill :2
-            | AUROC = auroc :2 | earned | K for 90 % = k_for_90 | questions
-            | effective = effective_questions :1""",
-            place["rows"],
+        rows = [row for report in self.reports for row in _difference_rows(report)]
+        frame = pd.DataFrame(rows, columns=_DIFFERENCE_COLUMNS).fillna(np.nan)
+        adjusted = frame.groupby("measure")["p"].transform(
+            lambda p: holm(p.to_numpy(dtype=np.float64))
         )
-        differences = Table.of(
-            "calibrated-miss-rate-differences",
-            "Paired differences on the same questions, 95 % intervals",
-            f"""{sources} | against | target | K = k | figure = measure | difference :3+
-            | p (Holm) = p_holm :4 | detectable = smallest_detectable | better | worse | tied
-            | questions | effective = effective_questions :1""",
-            place["differences"],
-        )
-        return figures, differences
+        return frame.assign(p_holm=adjusted)
+
+    def to_latex(self) -> str:
+        """Write the figures as a LaTeX table."""
+        return _latex(self.figures, ("observed", "stated", "skill", "auroc"))
 
     def files(self) -> dict[str, str]:
-        """Write the tables as CSV and LaTeX: name -> text."""
-        files = dict[str, str]()
-        for table, frame in zip(self.tables, self.frames(), strict=True):
-            files |= {f"{table.name}.csv": csv_text(frame), f"{table.name}.tex": table.tex()}
-        return files
+        """Write both tables as CSV and LaTeX: name -> text."""
+        name = "calibrated-miss-rate"
+        return {
+            f"{name}s.csv": csv_text(self.figures),
+            f"{name}s.tex": self.to_latex(),
+            f"{name}-differences.csv": csv_text(self.differences),
+            f"{name}-differences.tex": _latex(self.differences, ("difference",)),
+        }
 
     def write(self, folder: Path) -> list[Path]:
         """Write the files into a folder, which is made if it does not exist."""
@@ -124,115 +73,113 @@ class MissRateTables:
         return [folder / name for name in files]
 
 
-def _frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Make a frame of rows; a null becomes NaN, and an estimate three columns."""
-    flat = []
-    for row in rows:
-        cells: Row = {}
-        for name, value in row.items():
-            if isinstance(value, dict):
-                ends = {f"{name}_{end}": value[end] for end in ("low", "high")}
-                cells |= {name: value["value"], **ends}
-            elif not name.endswith("_reason"):
-                cells[name] = value
-        flat.append({name: np.nan if value is None else value for name, value in cells.items()})
-    return pd.DataFrame(flat)
+def _latex(frame: pd.DataFrame, estimates: Sequence[str]) -> str:
+    """Write a frame as a LaTeX table: estimates with their intervals, other figures rounded."""
+    ends = {f"{name}_{end}" for name in estimates for end in ("low", "high")}
+    headings = [str(name) for name in frame if name not in ends | {"run_id", "reason"}]
+    rows = []
+    for values in frame.astype(object).to_dict("records"):
+        row = {str(name): None if pd.isna(value) else value for name, value in values.items()}
+        for name in estimates:
+            row[name] = interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+        rows.append([_write(row[name]) for name in headings])
+    return latex_text([name.replace("_", " ") for name in headings], rows)
 
 
-# ---- Rows of one report.
+def _write(value: object) -> str:
+    if value is None:
+        return ABSENT_TEXT
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _source(report: Report) -> Row:
+# ---- Rows of one report
+
+
+def _source(report: Report) -> dict[str, Any]:
     return {"gold_set": report.gold.name, "night": report.timestamp, "run_id": report.run_id}
 
 
-def _figure_rows(report: Report) -> Iterator[Row]:
+def _ends(name: str, figure: Estimate | PairedDelta | Interval | None) -> dict[str, Any]:
+    triple = (None, None, None) if figure is None else figure.triple
+    return dict(zip((name, f"{name}_low", f"{name}_high"), triple, strict=True))
+
+
+def _figure_rows(report: Report) -> Iterator[dict[str, Any]]:
     """Yield a row for each target, K and strategy, so that strategies stand side by side."""
-    part = report.uncertainty
     place = {part.name: at for at, part in enumerate(report.strategies)}
     for misses in sorted(
-        part.cutoffs, key=lambda each: (each.target, each.k, place[each.strategy])
+        report.uncertainty.cutoffs, key=lambda row: (row.target, row.k, place[row.strategy])
     ):
-        claim = _calibrated(report, misses)
-        nulls = (claim[name] for name in ("stated", "skill") if claim[name]["value"] is None)
+        calibration = report.calibration.strategies[misses.strategy]
+        k = next((rule.k for rule in calibration.conformal if rule.level == _LEVEL), None)
         yield {
             **_source(report),
             **{name: getattr(misses, name) for name in ("strategy", "target", "k")},
-            "observed": _values(misses),
+            **_ends("observed", misses),
             "questions": misses.n_scored,
             "effective_questions": misses.n_effective,
-            **claim,
-            **_k_for_90(report.calibration.strategies[misses.strategy], misses.target),
-            "reason": "; ".join(dict.fromkeys(part["value_reason"] for part in nulls)),
+            **_calibrated(report, misses),
+            # Conformal K is for any gold among the first K.
+            "k_for_90": k if misses.target == "miss_any" else None,
         }
 
 
-def _calibrated(report: Report, misses: ObservedMisses) -> Row:
+def _calibrated(report: Report, misses: ObservedMisses) -> dict[str, Any]:
     """Make the fields of the predictions; other targets and K have no stated miss rate."""
-    part, entry = report.uncertainty, report.calibration.strategies[misses.strategy]
-    place, status, earned = (misses.target, misses.k), None, None
-    quality: Validation | None
-    if place == (part.target, part.k):
-        rates, quality = part.strategies[misses.strategy], entry.validation
-        status, earned, mean_rate = rates.status, entry.status, _values(rates.stated)
-        nothing = Absent(reason=entry.why.get("validation", "not validated"))
-    else:
-        quality = None
-        nothing = Absent(reason=NOT_CALIBRATED.format(target=part.target, k=part.k))
-        mean_rate = _values(nothing)
-    skill, auroc = (
-        _values(nothing if quality is None else getattr(quality, name))
-        for name in ("skill", "auroc")
-    )
-    return {"stated": mean_rate, "status": status, "skill": skill, "auroc": auroc, "earned": earned}
+    part, calibration = report.uncertainty, report.calibration.strategies[misses.strategy]
+    if (misses.target, misses.k) != (part.target, part.k):
+        nothing = {**_ends("stated", None), **_ends("skill", None), **_ends("auroc", None)}
+        reason = f"this run stated only {part.target}@{part.k}, as its gold_set.yaml says"
+        return {**nothing, "status": None, "earned": None, "reason": reason}
+    rates, quality = part.strategies[misses.strategy], calibration.validation
+    stated = None if isinstance(rates.stated, Absent) else rates.stated
+    reasons = [rates.stated.reason] if isinstance(rates.stated, Absent) else []
+    reasons += [] if quality else [calibration.why.get("validation", "not validated")]
+    return {
+        **_ends("stated", stated),
+        **_ends("skill", None if quality is None else quality.skill),
+        **_ends("auroc", None if quality is None else quality.auroc),
+        "status": rates.status,
+        "earned": calibration.status,
+        "reason": "; ".join(reasons),
+    }
 
 
-def _k_for_90(entry: StrategyCalibration, target: BinaryTarget) -> Row:
-    k = next((rule.k for rule in entry.conformal if rule.level == LEVEL), None)
-    reason = ANY_ONLY if target != "miss_any" else NO_K if k is None else ""
-    return {"k_for_90": None if reason else k, "k_for_90_reason": reason}
-
-
-def _values(figure: Estimate | PairedDelta | Interval | Absent) -> Row:
-    if isinstance(figure, Absent):
-        return {"value": None, "low": None, "high": None, "value_reason": figure.reason}
-    value, low, high = figure.triple
-    key = "delta" if isinstance(figure, PairedDelta) else "value"
-    return {"value": value, "low": low, "high": high, "value_reason": figure.why.get(key, "")}
-
-
-def _difference_rows(report: Report) -> Iterator[Row]:
+def _difference_rows(report: Report) -> Iterator[dict[str, Any]]:
     """Yield observed differences of every target and K, then those of the predictions."""
     for pair in report.uncertainty.pairs:
-        n = pair.n_better + pair.n_worse + pair.n_tied
-        place = (pair.target, pair.k, "observed")
-        yield _difference(report, pair, place, pair, (pair.minimum_detectable, n))
+        yield {
+            **_paired(report, pair, pair),
+            "target": pair.target,
+            "k": pair.k,
+            "measure": "observed",
+            "smallest_detectable": pair.minimum_detectable,
+            "questions": pair.n_better + pair.n_worse + pair.n_tied,
+        }
     part = report.calibration
     for row in part.comparison.differences if part.comparison else ():
         if row.measure != "observed" and row.delta.value is not None:
-            place = (part.target, part.k, row.measure)
-            yield _difference(report, row, place, row.delta, (row.detectable, row.delta.n))
+            yield {
+                **_paired(report, row, row.delta),
+                "target": part.target,
+                "k": part.k,
+                "measure": row.measure,
+                "smallest_detectable": row.detectable,
+                "questions": row.delta.n,
+            }
 
 
-def _difference(
-    report: Report,
-    row: MissPair | MissDifference,
-    place: tuple[str, int, str],
-    delta: MissPair | CountedInterval,
-    counts: tuple[float | None, int],
-) -> Row:
+def _paired(
+    report: Report, row: MissPair | MissDifference, delta: MissPair | CountedInterval
+) -> dict[str, Any]:
     return {
         **_source(report),
         "strategy": row.a,
         "against": row.b,
-        **dict(zip(("target", "k", "measure"), place, strict=True)),
-        "difference": _values(delta),
+        **_ends("difference", delta),
         "p": row.p,
-        "p_holm": None,
-        "smallest_detectable": counts[0],
         "better": row.n_better,
         "worse": row.n_worse,
         "tied": row.n_tied,
-        "questions": counts[1],
         "effective_questions": delta.n_effective,
     }

@@ -161,15 +161,15 @@ def test_measures_carry_interval_denominators_target_and_gate(made):
     assert not any(name.startswith("failure_rate_") for name in found)
 
 
-def test_codes_come_in_the_order_of_the_rules_with_what_mends_them(made):
+def test_codes_stand_beside_what_mends_them(made):
     panel, _ = rendered("citations", made)
     codes = rows(panel, "citation-codes")
     assert [pick(row, "code", "n") for row in codes] == [
+        ("ok", "25"),
         ("unknown_snippet", "4"),
         ("quote_mismatch", "2"),
-        ("ok", "25"),
     ]
-    assert codes[0]["fix"] == FIXES["unknown_snippet"]
+    assert codes[1]["fix"] == FIXES["unknown_snippet"]
     contract = rows(panel, "contract-codes")[0]
     meaning = "the reply is not exactly one JSON value"
     assert pick(contract, "code", "n", "meaning") == ("not_json", "2", meaning)
@@ -198,8 +198,8 @@ def test_confidences_usage_and_faithfulness(made):
     found = by(panel, "answer-confidence", "confidence")
     assert pick(found["right when missed"], "mean", "mean_low", "mean_n") == ("0.2", "0.1", "33")
     assert found["calibrated"]["mean"] == ""
-    usage = by(panel, "answer-usage", "what")
-    assert usage["cost of a thousand questions without the cache"]["value"] == "1.7045"
+    usage = by(panel, "answer-usage", "setting")
+    assert usage["answers.usage.cost_per_1k"]["value"] == "1.7045"
     assert "judge-2" in markup
     assert (11, "/answers/faithfulness/n_sampled") in figures(markup)
 
@@ -226,7 +226,7 @@ def test_trust_tables(made):
     }
     assert rows(panel, "trust-filter")[1]["difference"] == "-0.02"
     assert rows(panel, "blocked-retrieved")[0]["rank"] == "3"
-    assert [row["reason_code"] for row in rows(panel, "trust-reasons")] == [
+    assert [row["code"] for row in rows(panel, "trust-reasons")] == [
         "topic_shift.inside_document",
         "pattern.reply.your_reply",
     ]  # the most frequent reason first

@@ -166,10 +166,6 @@ class Chart:
             _tag("circle", cx=self.x(x), cy=self.y(y), r=3.6, fill=f"var(--{colour})")
         )
 
-    def number(self, x: float, y: float, text: str) -> None:
-        """Write a short text centred on a point."""
-        self._write(self.x(x), self.y(y) + 4, text)
-
     def key(self, words: str, colour: str) -> None:
         """Add an entry to the key below the picture."""
         entry = Markup('<span class="series {}"><i></i>{}</span>').format(colour, label(words))
@@ -252,15 +248,3 @@ def forest(rows: Sequence[Row], slug: str, title: str, head: str) -> Markup:
         chart.point(value, at, row.colour)
         words.append(f"{label(row.name)}: {value:.3f}, interval {low:.3f} to {high:.3f}")
     return chart.figure(slug, title, "; ".join(words))
-
-
-def bars(counts: Sequence[tuple[str, int]], slug: str, title: str, head: str) -> Markup:
-    """Draw each count as a bar with its number, as a figure of the page."""
-    most = max((count for _, count in counts), default=0)
-    if not most:
-        return Markup()
-    chart = Chart.of_rows(head, [name for name, _ in counts], x=(0.0, most * 1.15))
-    for at, (_, count) in enumerate(counts):
-        chart.box((0.0, count), (at - 0.15, at + 0.3), "bad")
-        chart.number(count + most * 0.07, at, f"{count:,}")
-    return chart.figure(slug, title, "; ".join(f"{name}: {count:,}" for name, count in counts))

@@ -284,7 +284,7 @@ def miss_rates(page: Page) -> Panel:
         if name == page.primary and "reason" in entry
     ]
     context = {
-        "pictures": plots([_draw_stated(page), reliability.pop(page.primary, None)]),
+        "primary": reliability.pop(page.primary, None),
         "further": plots(reliability.values()),
         "part": part,
         "reasons": reasons,
@@ -433,37 +433,4 @@ def _draw_reliability(page: Page, name: str, entry: Cursor) -> Markup:
         "the outcome's own group. On the diagonal, predictions are calibrated. Inside the band, "
         "they differ from it by no more than chance.",
         caption,
-    )
-
-
-def _draw_stated(page: Page) -> Markup:
-    """Draw observed against stated miss rates, with a point for each strategy."""
-    target = str(page.report["uncertainty"]["target"].value)
-    chart, is_empty = (
-        Chart(
-            "observed against stated, this run",
-            x_label="stated, mean over questions",
-            y_label="observed",
-        ),
-        True,
-    )
-    chart.line([(0, 0), (1, 1)], "muted", 1.2, dashed=True)
-    for name, entry in page.by_strategy("uncertainty", "strategies"):
-        stated, observed = entry["stated"], entry["observed"][target]
-        x, y, colour = value_of(stated), value_of(observed), _colour(page, name)
-        if x is None or y is None:
-            continue
-        chart.line([(end, y) for end in ends_of(stated, x)], colour)
-        chart.line([(x, end) for end in ends_of(observed, y)], colour)
-        chart.point(x, y, colour)
-        chart.key(name, colour)
-        is_empty = False
-    if is_empty:
-        return Markup()
-    return chart.figure(
-        "miss-against",
-        "Observed against stated miss rates",
-        "Each strategy's observed miss rate over the mean of the miss rates that this run stated "
-        "for the same questions, both with 95 % intervals. Above the diagonal a strategy misses "
-        "more than it says.",
     )

@@ -1,13 +1,12 @@
 """Panels of the run: verdict, questions, answers, trust, cost, and methods."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rag_eval.answers.replies import CODES as CONTRACT
-from rag_eval.core.types import CODES, FIXES
+from rag_eval.core.types import FIXES
 from rag_eval.gates.gate import count_gates
-from rag_eval.reporting.html.drawing import bars
 from rag_eval.reporting.html.elements import Page, Panel
 from rag_eval.reporting.html.retrieval_panels import PAIRED
 from rag_eval.reporting.tables import Cursor, Table, panel_words, visible
@@ -46,7 +45,7 @@ def verdict(page: Page) -> Panel:
         "changed": deltas and deltas.where(strategy=page.primary, measure="R@10"),
         "rates": report["uncertainty"]["strategies"][page.primary],
         "misses": report.get("misses", page.primary),
-        "lost": lost_steps(page),
+        "lost": _lost_steps(page),
         "questions": list(report.get("look_first") or ()),
         "grounded": measures.get("groundedness"),
         "refused": measures.get("refused_answerable"),
@@ -84,7 +83,7 @@ def verdict(page: Page) -> Panel:
     return Panel("Verdict", "verdict.html", context, tables)
 
 
-def lost_steps(page: Page) -> list[tuple[str, Cursor]]:
+def _lost_steps(page: Page) -> list[tuple[str, Cursor]]:
     """Return (words, number of questions) of each step that lost gold, the most frequent first."""
     lost, words = page.report.get("misses", page.primary, "lost"), panel_words()["lost"]
     steps = [(words[step], lost[step]) for step in words if lost and lost.value.get(step)]
@@ -93,14 +92,7 @@ def lost_steps(page: Page) -> list[tuple[str, Cursor]]:
 
 def explorer(page: Page) -> Panel:
     """Make the panel of the explorer; a script draws it from data in the page."""
-    steps = [(words, int(count.value)) for words, count in lost_steps(page)]
-    title = f"Missed questions of {page.primary} by the step that lost their gold"
-    context = {
-        "has_questions": page.has_questions,
-        "misses": page.report.get("misses", page.primary),
-        "lost": bars(steps, "lost", title, "what lost the gold of missed questions"),
-    }
-    return Panel("Questions", "explorer.html", context)
+    return Panel("Questions", "explorer.html", {"has_questions": page.has_questions})
 
 
 # ---- Answers: outcomes, citations, groundedness.
@@ -127,14 +119,6 @@ def answers(page: Page) -> Panel:
         row["gate"] = "none" if gate is None else gate["evidence"].get("accepted") or ""
         row["status"] = "" if gate is None else gate["status"]
         measures.append(row)
-    outcomes = [
-        {"outcome": name, "questions": n, "meaning": words["outcomes"].get(name, UNKNOWN)}
-        for name, n in part["outcomes"].items()
-    ]
-    codes = sorted(
-        citations["codes"].items(),
-        key=lambda item: CODES.index(item[0]) if item[0] in CODES else len(CODES),
-    )
     gaps = [
         {"row": row, "meaning": words["gaps"].get(row.value["reason"], UNKNOWN)}
         for row in part["gap"]["flagged"]
@@ -143,11 +127,6 @@ def answers(page: Page) -> Panel:
         {"confidence": label, "mean": confidence.down(name), "meaning": meaning}
         for name, (label, meaning) in words["confidences"].items()
         if "final_confidence" in confidence
-    ]
-    usage = [
-        {"what": words["usage"].get(name, name), "value": figure}
-        for name, figure in (part.get("usage") or Cursor({})).items()
-        if isinstance(figure.value, int | float | None) and not isinstance(figure.value, bool)
     ]
     tables = {
         "measures": Table.of(
@@ -159,39 +138,22 @@ def answers(page: Page) -> Panel:
                 | what it is = meaning""",
             measures,
         ),
-        "outcomes": Table.of(
-            "answer-outcomes",
-            "How the questions ended",
-            "outcome | questions | meaning",
-            outcomes,
+        "outcomes": _codes(
+            "answer-outcomes", "How the questions ended", part["outcomes"], words["outcomes"]
         ),
-        "codes": Table.of(
+        "codes": _codes(
             "citation-codes",
             "Citations by the rules that they break",
-            "code | n | meaning | fix",
-            [
-                {
-                    "code": code,
-                    "n": n,
-                    "meaning": words["citation_codes"].get(code, UNKNOWN),
-                    "fix": FIXES.get(code, ""),
-                }
-                for code, n in codes
-            ],
+            citations["codes"],
+            words["citation_codes"],
+            FIXES,
         ),
-        "contract": Table.of(
+        "contract": _codes(
             "contract-codes",
             "Answers that broke their contract, by code",
-            "code | n | meaning | fix",
-            [
-                {
-                    "code": code,
-                    "n": n,
-                    "meaning": CONTRACT[code].meaning if code in CONTRACT else UNKNOWN,
-                    "fix": CONTRACT[code].fix if code in CONTRACT else UNKNOWN,
-                }
-                for code, n in part["codes"].items()
-            ],
+            part["codes"],
+            {code: CONTRACT[code].meaning for code in CONTRACT},
+            {code: CONTRACT[code].fix for code in CONTRACT},
         ),
         "unsupported": Table.of(
             "unsupported",
@@ -212,12 +174,7 @@ def answers(page: Page) -> Panel:
             "confidence | mean = mean :3n | what it is = meaning",
             confidences,
         ),
-        "usage": Table.of(
-            "answer-usage",
-            "Use of models for the answers of this run",
-            "what | value :6",
-            usage,
-        ),
+        "usage": _settings("answer-usage", "Use of models", part.get("usage") or Cursor({})),
         "ragas": Table.of(
             "ragas",
             "Measures of ragas that need no model, beside ours",
@@ -227,6 +184,48 @@ def answers(page: Page) -> Panel:
         ),
     }
     return Panel(title, "citations.html", context, tables)
+
+
+def _codes(
+    name: str,
+    caption: str,
+    counts: Cursor,
+    meanings: Mapping[str, str],
+    fixes: Mapping[str, str] | None = None,
+) -> Table:
+    """Make a table of counted codes, the most frequent first, with what they mean."""
+    rows = [
+        {
+            "code": code,
+            "n": n,
+            "meaning": meanings.get(code, UNKNOWN),
+            "fix": (fixes or {}).get(code, ""),
+        }
+        for code, n in sorted(counts.items(), key=lambda item: (-item[1].value, item[0]))
+    ]
+    return Table.of(name, caption, f"code | n | meaning{' | fix' if fixes else ''}", rows)
+
+
+def _settings(name: str, caption: str, *parts: Cursor) -> Table:
+    """Make a table of the values in parts of the report, each under its dotted name."""
+    rows = [
+        {"setting": setting, "value": value}
+        for part in parts
+        for setting, value in _leaves(part, ".".join(map(str, part.path)))
+    ]
+    return Table.of(name, caption, "setting | value :5", rows)
+
+
+def _leaves(cursor: Cursor, name: str) -> Iterator[tuple[str, Cursor]]:
+    """Yield (dotted name, place) of each value in a part of the report."""
+    if isinstance(cursor.value, dict):
+        for key, inside in cursor.items():
+            yield from _leaves(inside, f"{name}.{key}")
+    elif isinstance(cursor.value, list) and cursor.value:
+        for at, inside in enumerate(cursor):
+            yield from _leaves(inside, f"{name}[{at}]")
+    else:
+        yield name, cursor
 
 
 # ---- Trust and poisoning.
@@ -253,7 +252,10 @@ def trust(page: Page) -> Panel:
         for factor, meaning in words["trust_factors"].items()
         for state, count in part["states"][factor].items()
     ]
-    reasons = sorted(guard["reasons"].items(), key=lambda item: (-item[1].value, item[0]))
+    checks = {
+        code: words["trust_checks"].get(code.partition(".")[0], UNKNOWN)
+        for code in guard["reasons"].value
+    }
     blocked = [
         {"strategy": name, "row": row}
         for name, entry in page.by_strategy("trust", "retrieved")
@@ -274,18 +276,8 @@ def trust(page: Page) -> Panel:
             "factor | state | chunks | meaning",
             states,
         ),
-        "reasons": Table.of(
-            "trust-reasons",
-            "Blocked and warned chunks by reason",
-            "reason code | chunks | what the check looks for = check",
-            [
-                {
-                    "reason_code": code,
-                    "chunks": n,
-                    "check": words["trust_checks"].get(code.split(".", 1)[0], UNKNOWN),
-                }
-                for code, n in reasons
-            ],
+        "reasons": _codes(
+            "trust-reasons", "Blocked and warned chunks by reason", guard["reasons"], checks
         ),
         "quarantined": Table.of(
             "quarantined",
@@ -389,55 +381,11 @@ def command(page: Page) -> str:
 def methods(page: Page) -> Panel:
     """Make the panel of methods."""
     report = page.report
-    context = {
-        "parts": panel_words()["methods"],
-        "command": command(page),
-        "chunker": list(_leaves(report["index"]["chunker"])),
-        "features": report["features"].items(),
-    }
-    settings = [
-        {"strategy": name, "setting": setting, "value": value}
-        for name in page.strategies
-        for setting, value in _leaves(page.strategy(name)["configuration"])
-        if setting != "name"
-    ]
-    hashes = [
-        ("gold hash", "every question and target", report["gold"]["hash"]),
-        ("chunks_hash", "every chunk", report["index"]["chunks_hash"]),
-        *(("index_hash", entry["name"], entry["index_hash"]) for entry in report["strategies"]),
-        ("content_hash", "every figure", report["content_hash"]),
-    ]
-    libraries = [("rag_eval", report["version"]), *report["code"]["libraries"].items()]
-    tables = {
-        "configuration": Table.of(
-            "configuration",
-            "Configured settings of the strategies",
-            "strategy | setting | value :5",
-            settings,
-        ),
-        "hashes": Table.of(
-            "hashes",
-            "Hashes to compare after a repeated run",
-            "hash | of | code",
-            [{"hash": name, "of": of, "code": value} for name, of, value in hashes],
-        ),
-        "versions": Table.of(
-            "versions",
-            "Versions of the libraries that figures depend on",
-            "library | version",
-            [{"library": name, "version": version} for name, version in libraries],
-        ),
-    }
-    return Panel("Methods", "methods.html", context, tables)
-
-
-def _leaves(cursor: Cursor, name: str = "", depth: int = 6) -> Iterator[tuple[str, Cursor]]:
-    """Yield (dotted name, place) of each value in a part of the report."""
-    if isinstance(cursor.value, dict) and depth:
-        for key, inside in cursor.items():
-            yield from _leaves(inside, f"{name}.{key}" if name else key, depth - 1)
-    elif isinstance(cursor.value, list) and depth and cursor.value:
-        for at, inside in enumerate(cursor):
-            yield from _leaves(inside, f"{name}[{at}]", depth - 1)
-    else:
-        yield name, cursor
+    names = ("version", "content_hash", "code", "features", "evaluation", "index")
+    parts = [report[name] for name in names]
+    parts += [report["gold"][name] for name in ("hash", "version", "seeds")]
+    for entry in report["strategies"]:
+        parts += [entry["name"], entry["configuration"]]
+    table = _settings("configuration", "Configuration, hashes and versions of this run", *parts)
+    context = {"parts": panel_words()["methods"], "command": command(page)}
+    return Panel("Methods", "methods.html", context, {"configuration": table})
