@@ -1,13 +1,13 @@
 """Evaluate and compare runs: figures with intervals and denominators, as frames."""
 
 import dataclasses
-import functools
 import html
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pandas as pd
 
 from rag_eval.api.inputs import QrelsLike, Run, RunLike
 from rag_eval.api.judged import JudgedQuestions, Wordings
@@ -15,10 +15,9 @@ from rag_eval.core.errors import InputError, quoted
 from rag_eval.measures.intervals import holm, paired_comparison, within_query
 from rag_eval.measures.overlap import SharedGold, mean_interval
 from rag_eval.measures.ranking import standard_label
+from rag_eval.reporting.tables import latex_text
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from rag_eval.api.charts import Chart
 
 MEASURES: Final = ("nDCG@10", "R@10")
@@ -30,7 +29,7 @@ _FORMATS: Final = {"p": "{:.4f}".format, "p_holm": "{:.4f}".format}
 class Tabular:
     """A result whose main part is `table`; shown as the table in a terminal and in a notebook."""
 
-    table: "pd.DataFrame"
+    table: pd.DataFrame
 
     def __repr__(self) -> str:
         return self.table.to_string(float_format="{:.3f}".format, formatters=_FORMATS)
@@ -63,43 +62,45 @@ class _ScoredRuns:
             name: within_query(run.score(labels), run.question, len(self.judged))
             for name, run in self.runs.items()
         }
-
-    def questions(self) -> "pd.DataFrame":
-        import pandas as pd
-
-        return pd.DataFrame({"query_id": self.judged.names, "group_id": self.judged.groups})
-
-    def summarise(self, *, intervals: bool) -> dict[str, list[Any]]:
-        """Summarise the values of all runs: columns with a row for each run and measure."""
-        values = np.hstack(list(self.values.values()))
-        n_labels, n_runs = len(self.labels), len(self.runs)
-        columns: dict[str, list[Any]] = {
-            "strategy": [name for name in self.runs for _ in self.labels],
-            "measure": self.labels * n_runs,
-            "value": values.mean(axis=0).tolist(),
-        }
-        worth: dict[str, list[Any]] = {}
-        if intervals:
-            bounds = mean_interval(values, self.judged.gold)
-            columns |= {"ci_low": bounds.low.tolist(), "ci_high": bounds.high.tolist()}
-            worth = {"effective_questions": bounds.n_effective.tolist()}
-        runs = self.runs.values()
-        counts = {
-            "missing": [len(np.unique(run.question[run.is_missing])) for run in runs],
-            "without_relevant": [int(np.count_nonzero(self.judged.n_relevant == 0))] * n_runs,
-            "unjudged": [run.n_unjudged for run in runs],
-            "wordings": [len(run.question) for run in runs],
-        }
-        return (
-            columns
-            | {"questions": [len(self.judged)] * len(values.T)}
-            | worth
-            | {name: np.repeat(count, n_labels).tolist() for name, count in counts.items()}
+        self.questions = pd.DataFrame(
+            {"query_id": self.judged.names, "group_id": self.judged.groups}
         )
+
+    def per_query(self) -> pd.DataFrame:
+        """Return the values of each run and question."""
+        parts = []
+        for name, run in self.runs.items():
+            n_wordings = np.bincount(run.question, minlength=len(self.judged))
+            part = self.questions.assign(strategy=name, n_wordings=n_wordings)
+            part[self.labels] = self.values[name]
+            parts.append(part[["strategy", "query_id", "group_id", "n_wordings", *self.labels]])
+        return pd.concat(parts, ignore_index=True)
+
+    def table(self, *, intervals: bool) -> pd.DataFrame:
+        """Summarise the values of all runs: a row for each run and measure."""
+        values = np.hstack(list(self.values.values()))
+        keys = pd.MultiIndex.from_product(
+            [list(self.runs), self.labels], names=["strategy", "measure"]
+        )
+        table = pd.DataFrame({"value": values.mean(axis=0)}, index=keys)
+        bounds = mean_interval(values, self.judged.gold) if intervals else None
+        if bounds is not None:
+            table = table.assign(ci_low=bounds.low, ci_high=bounds.high)
+        table["questions"] = len(self.judged)
+        if bounds is not None:
+            table["effective_questions"] = bounds.n_effective
+        counts = {
+            "missing": [len(np.unique(r.question[r.is_missing])) for r in self.runs.values()],
+            "without_relevant": int(np.count_nonzero(self.judged.n_relevant == 0)),
+            "unjudged": [run.n_unjudged for run in self.runs.values()],
+            "wordings": [len(run.question) for run in self.runs.values()],
+        }
+        by_run = pd.DataFrame(counts, index=pd.Index(list(self.runs), name="strategy"))
+        return table.join(by_run)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class EvaluatedRuns:
+class EvaluatedRuns(Tabular):
     r"""Measures of one run or of several runs.
 
     Attributes
@@ -116,6 +117,8 @@ class EvaluatedRuns:
     per_query
         A row for each strategy and question: `strategy`, `query_id`, `group_id`, `n_wordings`, and
         a column for each measure.
+    gold
+        The gold that the questions share, in the order of `per_query` of one run.
 
     Examples
     --------
@@ -132,54 +135,8 @@ class EvaluatedRuns:
     <BLANKLINE>
     """
 
-    _scored: _ScoredRuns
-    _index: Sequence[str]
-    _columns: Mapping[str, Sequence[Any]]
-
-    @functools.cached_property
-    def table(self) -> "pd.DataFrame":
-        """Return the measures as a frame; pandas is imported at the first call."""
-        rows = self._rows().set_index(list(self._index))
-        return rows.drop(columns="strategy", errors="ignore")
-
-    @functools.cached_property
-    def per_query(self) -> "pd.DataFrame":
-        """Return the values of each strategy and question as a frame."""
-        import pandas as pd
-
-        scored, frame = self._scored, self._scored.questions()
-        parts = []
-        for name, run in scored.runs.items():
-            n_wordings = np.bincount(run.question, minlength=len(frame))
-            part = frame.assign(n_wordings=n_wordings)
-            part.insert(0, "strategy", name)
-            parts.append(part.join(pd.DataFrame(scored.values[name], columns=scored.labels)))
-        return pd.concat(parts, ignore_index=True)
-
-    @property
-    def gold(self) -> SharedGold:
-        """Return the gold that the questions share, in the order of `per_query` of one run."""
-        return self._scored.judged.gold
-
-    def __repr__(self) -> str:
-        """Write the table without pandas, whose import takes longer than the measures."""
-        names = [name for name in self._columns if name != "strategy" or name in self._index]
-        cells = [
-            [name, *(f"{x:.3f}" if isinstance(x, float) else str(x) for x in self._columns[name])]
-            for name in names
-        ]
-        widths = [max(map(len, column)) for column in cells]
-        lines = [
-            [
-                cell.ljust(width) if name in self._index else cell.rjust(width)
-                for name, cell, width in zip(names, row, widths, strict=True)
-            ]
-            for row in zip(*cells, strict=True)
-        ]
-        return "\n".join("  ".join(line).rstrip() for line in lines)
-
-    def _repr_html_(self) -> str:
-        return Tabular(self.table)._repr_html_()
+    per_query: pd.DataFrame
+    gold: SharedGold
 
     def plot(self) -> "Chart":
         """Draw each value with its interval, a panel for each measure."""
@@ -189,15 +146,15 @@ class EvaluatedRuns:
 
     def to_latex(self) -> str:
         """Write a LaTeX table (package booktabs) of values and intervals."""
-        labels, cells = self._scored.labels, _format_interval(self._rows(), "value")
-        rows = np.reshape(cells, (-1, len(labels))).tolist()
-        named = [[name, *row] for name, row in zip(self._scored.runs, rows, strict=True)]
-        return _write_latex(["strategy", *labels], named)
+        rows = self._rows()
+        labels = list(rows["measure"].unique())
+        cells = np.reshape(_format_interval(rows, "value"), (-1, len(labels))).tolist()
+        named = zip(rows["strategy"].unique(), cells, strict=True)
+        return latex_text(["strategy", *labels], [[name, *row] for name, row in named])
 
-    def _rows(self) -> "pd.DataFrame":
-        import pandas as pd
-
-        return pd.DataFrame(dict(self._columns))
+    def _rows(self) -> pd.DataFrame:
+        rows = self.table.reset_index()
+        return rows if "strategy" in rows else rows.assign(strategy="run")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -229,7 +186,7 @@ class ComparedRuns(Tabular):
     ['q2']
     """
 
-    per_query: "pd.DataFrame"
+    per_query: pd.DataFrame
     family: str
 
     def __repr__(self) -> str:
@@ -253,21 +210,15 @@ class ComparedRuns(Tabular):
         p = rows["p_holm"].map("{:.4f}".format)
         intervals = _format_interval(rows, "difference")
         cells = zip(*(rows[key] for key in keys), intervals, p, strict=True)
-        return _write_latex([*keys, "difference", "p (Holm)"], list(cells))
+        return latex_text([*keys, "difference", "p (Holm)"], list(cells))
 
 
-def _format_interval(rows: "pd.DataFrame", column: str) -> list[str]:
+def _format_interval(rows: pd.DataFrame, column: str) -> list[str]:
     rows = rows.reindex(columns=[column, "ci_low", "ci_high"])
     return [
         f"{value:.3f} (no interval)" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
         for value, low, high in rows.itertuples(index=False)
     ]
-
-
-def _write_latex(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    from rag_eval.reporting.tables import latex_text  # imports pandas
-
-    return latex_text(headings, rows)
 
 
 def evaluate(
@@ -297,8 +248,7 @@ def evaluate(
         Query id of the run -> question. The qrels name the questions. A wording that the run lacks
         scores 0.
     intervals
-        Whether to compute intervals and `effective_questions`. Without them, a file of a run costs
-        about as much time as with ir_measures.
+        Whether to compute intervals and `effective_questions`, which take most of the time.
 
     Raises
     ------
@@ -324,8 +274,10 @@ def evaluate(
     """
     runs = _named_runs(run)
     scored = _ScoredRuns(runs or {"run": run}, qrels, measures, wordings)
-    index = ("strategy", "measure") if runs else ("measure",)
-    return EvaluatedRuns(scored, index, scored.summarise(intervals=intervals))
+    table = scored.table(intervals=intervals)
+    if not runs:
+        table = table.droplevel("strategy")
+    return EvaluatedRuns(table, scored.per_query(), scored.judged.gold)
 
 
 def compare(
@@ -374,8 +326,6 @@ def compare(
         raise InputError.of(
             "bad_arguments", message, field="against", found=quoted(against), accepted=accepted
         )
-    import pandas as pd
-
     scored = _ScoredRuns(_named_runs(runs), qrels, measures, wordings)
     pairs = [(b, a) for a, b in itertools.combinations(names, 2)]
     if against is not None:
@@ -401,7 +351,7 @@ def compare(
         },
         index=pd.MultiIndex.from_tuples(keys, names=["strategy", "against", "measure"]),
     )
-    questions = scored.questions()
+    questions = scored.questions
     per_query = pd.concat(
         [
             questions.assign(

@@ -1,6 +1,5 @@
 """Results carry the figures of the measures, with denominators, and are drawn and written."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -105,39 +104,6 @@ def test_without_intervals_the_table_keeps_values_and_denominators():
     pd.testing.assert_frame_equal(plain.table, whole.table.drop(columns=absent))
     assert "c & 1.000 (no interval)" in plain.to_latex()
     assert plain.plot().get_supxlabel() == "value, no interval (60 questions)"
-
-
-@pytest.mark.parametrize("runs", [RUNS, RUNS["c"]])
-def test_the_text_of_a_result_has_every_cell_of_its_table(runs):
-    result = rag_eval.evaluate(runs, QRELS)
-    lines = [line.split() for line in repr(result).splitlines()]
-    rows = result.table.reset_index()
-    assert lines[0] == rows.columns.tolist()
-    for line, cells in zip(lines[1:], rows.itertuples(index=False), strict=True):
-        assert line == [f"{one:.3f}" if isinstance(one, float) else str(one) for one in cells]
-
-
-LIGHT = """
-import sys
-import rag_eval
-result = rag_eval.evaluate(sys.argv[1], sys.argv[2], intervals=False)
-print(result)
-print(*sorted({"pandas", "scipy", "pydantic", "matplotlib", "pyarrow"} & set(sys.modules)))
-"""
-
-
-def test_values_alone_are_made_and_shown_without_heavy_imports(tmp_path):
-    for name in ("run.trec", "qrels.trec"):
-        text = "q1 0 d1 1\nq2 0 d2 1\n" if name == "qrels.trec" else "q1 Q0 d1 1 2.5 tag\n"
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    command = [sys.executable, "-c", LIGHT, tmp_path / "run.trec", tmp_path / "qrels.trec"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    *table, imported = done.stdout.splitlines()
-    assert [line.split()[:3] for line in table[1:]] == [
-        ["nDCG@10", "0.500", "2"],
-        ["R@10", "0.500", "2"],
-    ]
-    assert imported == ""
 
 
 CALLS = {
