@@ -48,13 +48,13 @@ def _check_retrieval(
     """
     import rag_eval
 
-    given = [part is not None for part in (gold_set, run, baseline, qrels)]
-    if given == [True, False, False, False]:
-        result: Any = rag_eval.run(Path(str(gold_set))).report
-        faults = _judge_gates(result)
-    elif given == [False, True, True, True]:
+    absent = [part is None for part in (run, baseline, qrels)]
+    if gold_set is not None and all(absent):
+        result: Any = rag_eval.run(gold_set).report
+        faults = _failed_gates(result)
+    elif gold_set is None and not any(absent):
         result = rag_eval.evaluate({"baseline": baseline, "run": run}, qrels, [measure])
-        faults = _judge_drop(result)
+        faults = _drop(result)
     else:
         raise TypeError("rag_eval_gate takes a gold set, or run=, baseline= and qrels=")
     if faults:
@@ -71,7 +71,7 @@ def rag_eval_gate() -> Callable[..., Any]:
     return _check_retrieval
 
 
-def _judge_gates(report: Any) -> list[str]:
+def _failed_gates(report: Any) -> list[str]:
     from rag_eval.reporting.verdicts import verdict_rows
 
     failures = [row for row in verdict_rows(report).rows if row.outcome == "failure"]
@@ -79,35 +79,34 @@ def _judge_gates(report: Any) -> list[str]:
     return [f"{report.gold.name}: required gates failed", *lines] if lines else []
 
 
-def _judge_drop(result: Any) -> list[str]:
+def _drop(result: Any) -> list[str]:
     from rag_eval.core.config import Gates
     from rag_eval.core.errors import quoted
     from rag_eval.gates.verdict import judge_drops
 
     ((_, measure),) = result.table.loc[["run"]].index
     rows = result.per_query  # in the order of the questions of `gold`
-    values = rows.pivot(index="query_id", columns="strategy", values=measure)
-    values = values.reindex(rows["query_id"].unique())
+    before, now = (
+        rows[rows["strategy"] == name].set_index("query_id")[measure]
+        for name in ("baseline", "run")
+    )
     drop: float = Gates.model_fields["max_relative_drop"].default
-    columns = values[["baseline"]].to_numpy(), values[["run"]].to_numpy(), result.gold
+    columns = before.to_numpy()[:, None], now.to_numpy()[:, None], result.gold
     (judgement,) = judge_drops(*columns, max_relative_drop=drop, min_queries=0, higher=[True])
     if judgement.status == "pass":
         return []
     evidence: Any = judgement.evidence
-    change = (values["run"] - values["baseline"]).sort_values(kind="stable")
+    change = (now - before).sort_values(kind="stable")
     worse = change[change < 0].index
-    bounds = ", ".join(f"{evidence[end]:.3f}" for end in ("ci_low", "ci_high"))
-    lines = [
-        f"  {quoted(name)}  {before:.3f} -> {now:.3f}"
-        for name, before, now in values.loc[worse[:MAX_SHOWN], ["baseline", "run"]].itertuples()
-    ]
+    more = len(worse) - MAX_SHOWN
     return [
         (
             f"{measure} fell from {evidence['baseline']:.3f} to {evidence['now']:.3f}, difference "
-            f"{evidence['value']:.3f} [{bounds}] over {evidence['n_scored']} questions; accepted: "
-            f"a fall of less than {drop:.0%}, or an interval that includes 0"
+            f"{evidence['value']:.3f} [{evidence['ci_low']:.3f}, {evidence['ci_high']:.3f}] over "
+            f"{evidence['n_scored']} questions; accepted: a fall of less than {drop:.0%}, or an "
+            "interval that includes 0"
         ),
         f"{len(worse)} questions got worse and {(change > 0).sum()} better:",
-        *lines,
-        *([f"  and {len(worse) - MAX_SHOWN} more"] if len(worse) > MAX_SHOWN else []),
+        *(f"  {quoted(q)}  {before[q]:.3f} -> {now[q]:.3f}" for q in worse[:MAX_SHOWN]),
+        *([f"  and {more} more"] if more > 0 else []),
     ]

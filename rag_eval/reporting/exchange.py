@@ -40,7 +40,8 @@ def exchange_files(
 
     `per_query` is PER_QUERY, `qrels` the QRELS of documents, and `variants` VARIANTS.
     """
-    topics = _topic_ids(variants)
+    wordings = zip(variants["query_id"], variants["paraphrase_id"], strict=True)
+    topics = [query if wording == ORIGINAL else f"{query}/{wording}" for query, wording in wordings]
     named = variants.assign(qid=topics)
     runs = [_rank_documents(name, ranked, named) for name, ranked in rankings.items()]
     questions = named.assign(text=[masked_text(text) for text in variants["text"]])
@@ -56,7 +57,9 @@ def exchange_files(
         )
         for name, table in tables.items()
     }
-    files["qrels.trec"] = _trec_qrels(qrels).encode()
+    judged = zip(_tokens(qrels["query_id"]), _tokens(qrels["item_id"]), qrels["gain"], strict=True)
+    lines = [f"{query} 0 {item} {gain}\n" for query, item, gain in judged]
+    files["qrels.trec"] = "".join(lines).encode()
     for frame, (name, ranked) in zip(runs, rankings.items(), strict=True):
         first = frame[(frame["seed"] == ranked.seed) & (frame["paraphrase_id"] == ORIGINAL)]
         run, is_large = _trec_run(first), len(first) > PLAIN_ROWS
@@ -71,12 +74,6 @@ def exchange_files(
 
 PLAIN_ROWS = 10_000
 """Largest number of rows of a TREC run that is not compressed, about half a megabyte."""
-
-
-def _topic_ids(rows: pd.DataFrame) -> list[str]:
-    """Name the wording of each row; the columns are query_id and paraphrase_id."""
-    pairs = zip(rows["query_id"], rows["paraphrase_id"], strict=True)
-    return [query if wording == ORIGINAL else f"{query}/{wording}" for query, wording in pairs]
 
 
 def _rank_documents(
@@ -116,7 +113,8 @@ def trec_scores(frame: pd.DataFrame) -> tuple[Float32Array, bool]:
     """
     topic = pd.factorize(frame["qid"])[0]
     scores = frame["score"].to_numpy(dtype=np.float64)
-    rises = not _never_rises(scores, topic)
+    is_same = topic[1:] == topic[:-1]
+    rises = not np.isfinite(scores).all() or bool((np.diff(scores)[is_same] > 0).any())
     if rises:
         scores = 1 / frame["rank"].to_numpy(dtype=np.float64)
     return _separate_ties(scores, topic), rises
@@ -148,11 +146,6 @@ def _trec_run(frame: pd.DataFrame) -> bytes:
     return data
 
 
-def _never_rises(scores: FloatArray, topic: IntArray) -> bool:
-    is_same = topic[1:] == topic[:-1]
-    return bool(np.isfinite(scores).all() and (np.diff(scores)[is_same] <= 0).all())
-
-
 def _separate_ties(scores: FloatArray, topic: IntArray) -> Float32Array:
     """Lower equal scores of a topic by the smallest steps of a 32-bit float, to keep their order.
 
@@ -179,12 +172,6 @@ def _tokens(texts: pd.Series) -> npt.NDArray[np.object_]:
     """Encode ids for the columns of a TREC file."""
     codes, distinct = pd.factorize(texts)
     return np.array([encode_id(text) for text in distinct], dtype=object)[codes]
-
-
-def _trec_qrels(qrels: pd.DataFrame) -> str:
-    """Write document judgements of the original wordings: `query 0 document gain`."""
-    columns = _tokens(qrels["query_id"]), _tokens(qrels["item_id"]), qrels["gain"]
-    return "".join(f"{query} 0 {item} {gain}\n" for query, item, gain in zip(*columns, strict=True))
 
 
 # ---- ragas.

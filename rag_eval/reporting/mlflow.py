@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 from rag_eval.core.records import Absent, Estimate, Interval
 from rag_eval.gates.gate import count_gates
 from rag_eval.reporting.report import Report
-from rag_eval.reporting.tables import code
-from rag_eval.reporting.terminal import strategies_table
 from rag_eval.storage.secrets import shown_service
 
 if TYPE_CHECKING:
@@ -93,29 +91,7 @@ def _report_metrics(report: Report) -> dict[str, float]:
     return _flatten(figures)
 
 
-def _describe_run(report: Report) -> str:
-    """Write the Markdown at the top of a run's MLflow page: verdict, strategies, inputs, gates."""
-    gold, index = report.gold, report.index
-    verdict = count_gates((gate.required, gate.status) for gate in report.gates)
-    strategies = strategies_table(report)
-    failed = [code(gate.id) for gate in report.gates if not gate.is_fine]
-    return f"""
-**{verdict or "No gate is configured"}**
-
-{strategies.markdown()}
-{strategies.caption}. Gold set {code(gold.name)} over {code(index.rev)}:
-{index.n_documents:,} documents.
-
-Open the artifact **index.html** for the whole report and its questions.
-
-- index {code(index.hash)}
-- gold {code(gold.hash)}
-- gates that did not pass: {", ".join(failed) or "none"}
-""".strip()
-
-
 def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
-    """Make the tags of a run; one of them is its description."""
     return {
         "index_hash": report.index.hash,
         "rev": report.index.rev,
@@ -124,7 +100,7 @@ def _tags(report: Report, extra: Mapping[str, str]) -> dict[str, str]:
         "content_hash": report.content_hash,
         "rag_eval.run_id": report.run_id,
         "rag_eval.version": report.version,
-        "mlflow.note.content": _describe_run(report),
+        "gates": count_gates((gate.required, gate.status) for gate in report.gates),
         **extra,
     }
 

@@ -254,7 +254,7 @@ def _look_first(report: Report) -> Parts:
 
 def _notes(report: Report) -> Parts:
     """Say what the tables do not hold: inputs, notes, and where the miss rates come from."""
-    gold, index, primary = report.gold, report.index, report.strategy
+    gold, index = report.gold, report.index
     masking = "" if index.masked is not None else "; masking of personal data is OFF"
     yield ""
     yield (
@@ -265,15 +265,11 @@ def _notes(report: Report) -> Parts:
     for entry in report.strategies:
         yield from (f"{quoted(entry.name)}: {quoted(note, 300)}" for note in entry.notes or ())
     yield from (quoted(note, 300) for note in report.trust.notes)
-    rates = report.uncertainty.strategies[primary]
-    reason = f" ({quoted(rates.reason, 200)})" if rates.reason else ""
+    rates = report.uncertainty.strategies[report.strategy]
     yield (
-        f"miss rates of {quoted(primary)} in this run: {rates.status}, by "
-        f"{quoted(rates.calibrator[:24])}{reason}"
+        f"miss rates of {quoted(report.strategy)}: {rates.status}, by "
+        f"{quoted(rates.calibrator[:24])} {quoted(rates.reason or '', 200)}".rstrip()
     )
-    for name, calibration in report.calibration.strategies.items():
-        if change := _describe_promotion(calibration):
-            yield f"{change} for {quoted(name)}"
 
 
 def show_report(console: "Console", report: Report, *, short: bool = False) -> None:
@@ -401,8 +397,11 @@ def _describe_calibration(entry: StrategyCalibration, traffic: Any, powered: Any
     """
     if entry.refused:
         yield f"not calibrated: {quoted(entry.refused, 600)}"
-    if change := _describe_promotion(entry):
-        yield change
+    if (change := entry.promotion) is not None:
+        old, new = (
+            status.replace("absent", "none") for status in (change.old_status, change.new_status)
+        )
+        yield f"status: {old} -> {new}"
     if entry.n_without_signals:
         yield f"{entry.n_without_signals} outcomes left out: the signals are not known"
     if traffic.counted:
@@ -422,14 +421,3 @@ def _describe_calibration(entry: StrategyCalibration, traffic: Any, powered: Any
         yield f"no estimate of the traffic: {powered}"
     if entry.calibrator:
         yield f"calibrator {entry.calibrator[:16]}, fingerprint {entry.fingerprint}"
-
-
-def _describe_promotion(entry: StrategyCalibration) -> str:
-    """Describe the change of the status in this run; empty without a change."""
-    if (change := entry.promotion) is None:
-        return ""
-    old, new = (
-        "none" if status == "absent" else status
-        for status in (change.old_status, change.new_status)
-    )
-    return f"status: {old} -> {new}"

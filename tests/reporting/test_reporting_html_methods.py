@@ -1,7 +1,5 @@
 """The panel of methods: definitions that agree with the code, the configuration, and a command."""
 
-import shlex
-
 import panel_reports
 import pytest
 from panel_pages import exports, rendered
@@ -9,13 +7,10 @@ from panel_pages import exports, rendered
 from rag_eval.core import config as ladder
 from rag_eval.core import config as trust_records
 from rag_eval.core.records import FEW_EFFECTIVE
-from rag_eval.core.settings import Settings
 from rag_eval.gates.verdict import MIN_JUDGED
 from rag_eval.measures import intervals, overlap, stability, support
 from rag_eval.measures.run_scores import ALWAYS_K
-from rag_eval.reporting.html.elements import Page
-from rag_eval.reporting.html.run_panels import command
-from rag_eval.reporting.tables import Cursor, panel_words
+from rag_eval.reporting.tables import panel_words
 from rag_eval.uncertainty import conformal as conformal_splits
 from rag_eval.uncertainty import validation as ece
 from rag_eval.uncertainty.claims import MIN_MISSED
@@ -30,10 +25,6 @@ DEFINED = {
 @pytest.fixture
 def report():
     return panel_reports.full()
-
-
-def said(report):
-    return command(Page(Cursor(report)))
 
 
 @pytest.mark.parametrize(
@@ -109,37 +100,6 @@ def test_every_measure_of_the_page_is_defined():
     assert [name for name in names.split(", ") if name not in words] == []
 
 
-def test_the_command_repeats_the_run_with_its_features_and_its_day(report):
-    assert (
-        said(report) == "FEATURE_RAGAS_EVAL=true RAG_EVAL_TRUST_AS_OF=2026-01-02 rag-eval run tiny"
-    )
-
-
-def test_the_variables_of_the_command_are_read_by_the_settings(report, monkeypatch):
-    for part in shlex.split(said(report))[:2]:
-        monkeypatch.setenv(*part.split("=", 1))
-    found = Settings()
-    assert found.feature_ragas_eval
-    assert str(found.trust_as_of) == report["trust"]["as_of"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [*panel_reports.HOSTILE, "a; rm -rf ~", "$(id)", "`id`", "it's", "two\nlines", "--home=/"],
-)
-def test_no_name_becomes_a_command(report, name):
-    report["gold"]["name"] = name
-    report["trust"]["as_of"] = "$(id)"
-    written = said(report)
-    words = shlex.split(written)
-    assert "\n" not in written
-    assert words[:4] == ["FEATURE_RAGAS_EVAL=true", "RAG_EVAL_TRUST_AS_OF=$(id)", "rag-eval", "run"]
-    assert len(words) == (6 if name.startswith("-") else 5)
-    if name.startswith("-"):
-        assert words[4] == "--"
-    rendered("methods", report)
-
-
 def test_configuration_hashes_and_versions(report):
     panel, markup = rendered("methods", report)
     (configuration,) = exports(panel)
@@ -153,4 +113,3 @@ def test_configuration_hashes_and_versions(report):
         assert line in lines
     assert sum(f"index_hash,bm25s:{panel_reports.HASH}" in line for line in lines) == 3
     assert "Wilson" in markup
-    assert "--beir" not in markup

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rag_eval.core.records import ComparedPair
 from rag_eval.reporting.html.elements import _check_output
-from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _strategy_metrics, _tags
+from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _strategy_metrics
 from rag_eval.reporting.questions import _web_address
 from rag_eval.reporting.report import Report, content_hash
 from rag_eval.reporting.tables import interval
@@ -172,17 +172,6 @@ def test_mlflow_gets_every_measure_with_its_bounds(report):
     assert primary["latency_p95_ms"] == whole.primary.latency_ms.p95
     assert primary["cost_per_1k"] == whole.primary.cost_per_1k
     assert None not in {**answers, **primary}.values()
-
-
-def test_the_mlflow_note_names_every_gate_that_did_not_pass(report):
-    gate = {"gate": "g", "severity": "P2", "required": False, "reason_code": "c", "evidence": {}}
-    states = ("pass", "fail", "insufficient_evidence")
-    report["gates"] = [{**gate, "id": status, "status": status} for status in states]
-    end = "gates that did not pass: "
-    for gates, named in ((3, "`fail`, `insufficient_evidence`"), (1, "none")):
-        report["gates"] = report["gates"][:gates]
-        tags = _tags(Report.model_validate(report), {})
-        assert tags["mlflow.note.content"].endswith(f"{end}{named}")
 
 
 def test_a_template_writes_out_what_cannot_be_seen():

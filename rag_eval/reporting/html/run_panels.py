@@ -1,6 +1,5 @@
 """Panels of the run: verdict, questions, answers, trust, cost, and methods."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -9,7 +8,7 @@ from rag_eval.core.types import FIXES
 from rag_eval.gates.gate import count_gates
 from rag_eval.reporting.html.elements import Page, Panel
 from rag_eval.reporting.html.retrieval_panels import PAIRED
-from rag_eval.reporting.tables import Cursor, Table, panel_words, visible
+from rag_eval.reporting.tables import Cursor, Table, panel_words
 
 UNKNOWN: Final = "not described in this version"
 """Meaning of a code or state that `words.toml` does not list."""
@@ -349,33 +348,7 @@ def cost(page: Page) -> Panel:
     return Panel("Cost", "cost.html", context, tables)
 
 
-# ---- Methods: definitions, the configuration, and one command that repeats the run.
-
-FEATURES: Final = ("FEATURE_HYBRID_RETRIEVAL", "FEATURE_RAGAS_EVAL")
-FOLDERS: Final = {"beir": "--beir", "recorded": "--recorded"}
-"""Option of `rag-eval run` for the folder of each loader that needs no gold set."""
-
-
-def command(page: Page) -> str:
-    """Write the shell command that repeats the run.
-
-    Hidden characters of a name are written out, so that a reader sees all of the pasted text.
-    """
-    report = page.report
-    name = visible(str(report["gold"]["name"].value))
-    name = name.replace("\n", "[U+000A]").replace("\t", "[U+0009]")
-    features = report["features"].value
-    words = [f"{feature}=true" for feature in FEATURES if features.get(feature) is True]
-    day = visible(str(report["trust"]["as_of"].value))
-    words += [f"RAG_EVAL_TRUST_AS_OF={shlex.quote(day)}", "rag-eval run"]
-    evaluation = report["evaluation"].value
-    if evaluation.get("partial"):
-        words += [f"--strategy {shlex.quote(strategy)}" for strategy in page.strategies]
-    if evaluation.get("known", True):
-        words += [*(["--"] if name.startswith("-") else []), shlex.quote(name)]
-    else:
-        words.append(f"{FOLDERS.get(str(report['index']['loader'].value), '--beir')} PATH")
-    return " ".join(words)
+# ---- Methods: definitions, and the configuration of the run.
 
 
 def methods(page: Page) -> Panel:
@@ -387,5 +360,5 @@ def methods(page: Page) -> Panel:
     for entry in report["strategies"]:
         parts += [entry["name"], entry["configuration"]]
     table = _settings("configuration", "Configuration, hashes and versions of this run", *parts)
-    context = {"parts": panel_words()["methods"], "command": command(page)}
+    context = {"parts": panel_words()["methods"]}
     return Panel("Methods", "methods.html", context, {"configuration": table})
