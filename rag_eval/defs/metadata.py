@@ -40,8 +40,7 @@ class Table:
 
 Shown = Mapping[str, object]
 """Values of a result for people by name, also a `Table`."""
-Native = dg.MetadataValue[Any] | dg.TableSchema | str | float | None
-Metadata = Mapping[str, Native]
+Metadata = Mapping[str, dg.MetadataValue[Any] | dg.TableSchema | str | float | None]
 """Metadata as Dagster accepts it."""
 
 
@@ -52,13 +51,6 @@ def column_schema(schema: FrameSchema) -> Metadata:
         for name, column in schema.columns.items()
     ]
     return {"dagster/column_schema": dg.TableSchema(columns=columns)}
-
-
-def native(value: Any) -> Any:
-    """Turn a NumPy scalar into a Python scalar, and NaN and infinity into None."""
-    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def summarize(result: Mapping[str, Any]) -> dict[str, object]:
@@ -117,44 +109,29 @@ def _tabulate(rows: Iterable[Mapping[str, object]]) -> Table:
 def to_metadata(values: Shown) -> Metadata:
     """Turn the shown values of a result into metadata, without empty tables."""
     return {
-        name: _value(value)
+        name: _native(value)
         for name, value in values.items()
         if not (isinstance(value, Table) and not value.rows)
     }
 
 
-def _value(value: object) -> Native:
+def _native(value: Any) -> Any:
+    """Turn a value into one of Dagster's types, and NaN and infinity into None."""
     if isinstance(value, Table):
-        return _table(value.columns, value.rows)
+        rows = [{name: _cell(row.get(name)) for name in value.columns} for row in value.rows]
+        return dg.MetadataValue.table([dg.TableRecord(row) for row in rows[:MAX_ROWS]])
     if isinstance(value, str):  # Dagster would guess that some texts are paths
         is_address = value.startswith(("http://", "https://"))
         return dg.MetadataValue.url(value) if is_address else dg.MetadataValue.text(value)
-    plain: Native = native(value)
-    return plain
+    return _cell(value)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    plain_rows = [{name: native(row.get(name)) for name in columns} for row in rows[:MAX_ROWS]]
-
-    def kind(name: str) -> str:
-        cells = [row[name] for row in plain_rows if row[name] is not None]
-        for python, called in ((bool, "bool"), (int, "int"), ((int, float), "float")):
-            if cells and all(isinstance(cell, python) for cell in cells):
-                return called
-        return "string"
-
-    kinds = {name: kind(name) for name in columns}
-    records = [
-        dg.TableRecord(
-            {
-                name: str(cell) if kinds[name] == "string" and cell is not None else cell
-                for name, cell in row.items()
-            }
-        )
-        for row in plain_rows
-    ]
-    schema = dg.TableSchema(columns=[dg.TableColumn(name, kinds[name]) for name in columns])
-    return dg.MetadataValue.table(records, schema=schema)
+def _cell(value: Any) -> str | float | None:
+    """Turn a NumPy scalar into a Python scalar; show what is no scalar as text."""
+    scalar = value.item() if hasattr(value, "item") else value
+    if isinstance(scalar, float) and not math.isfinite(scalar):
+        return None
+    return scalar if isinstance(scalar, str | int | float | None) else str(scalar)
 
 
 def problems_shown(problems: Sequence[Problem]) -> Shown:

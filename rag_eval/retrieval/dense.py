@@ -119,14 +119,14 @@ class DenseStrategy(LocalStrategy):
         """Name of the store of the vectors: `chroma` or `exact`."""
         return "chroma" if self.search == "approximate" else "exact"
 
-    def dense_hash(self, chunks_hash: str, model: str) -> str:
+    def index_hash(self, chunks_hash: str, model: str) -> str:
         """Name the index of vectors by search, chunks, analyzer, model and library version."""
         is_exact = self.search == "exact"
         name, library = ("exact", "numpy") if is_exact else ("chroma-hnsw", "chromadb")
         version = library_versions()[library]
         return f"{name}:{digest([chunks_hash, ANALYZER, model, version, {'space': 'cosine'}])}"
 
-    def rank_by_vectors(self, index: StrategyIndex, request: Request) -> Ranking:
+    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
         """Rank chunks by cosine."""
         source = index.source(self.embedding)
         queries = source.query_vectors(request.texts, cached=request.cached)
@@ -142,14 +142,6 @@ class Vector(DenseStrategy):
     kind: Literal["vector"]
     vectors_alone: ClassVar[bool] = True
     prior: ClassVar[PriorKind] = "vector"
-
-    def index_hash(self, chunks_hash: str, model: str) -> str:
-        """Name the index by search, chunks and model."""
-        return self.dense_hash(chunks_hash, model)
-
-    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
-        """Rank chunks by cosine."""
-        return self.rank_by_vectors(index, request)
 
 
 def approximate_search(
@@ -242,14 +234,15 @@ class Hybrid(LexicalStrategy, DenseStrategy):
         weights = {"alpha": self.alpha, "beta": self.beta}
         constants = {"rrf_k": self.rrf_k} if self.fusion == "rrf" else weights
         fusion = {"fusion": self.fusion, **constants, "pool": POOL}
-        parts = [self.lexical_hash(chunks_hash), self.dense_hash(chunks_hash, model), fusion]
-        return f"hybrid:{digest(parts)}"
+        lexical = LexicalStrategy.index_hash(self, chunks_hash, model)
+        dense = DenseStrategy.index_hash(self, chunks_hash, model)
+        return f"hybrid:{digest([lexical, dense, fusion])}"
 
     def first_lists(self, index: StrategyIndex, request: Request) -> dict[str, Ranking]:
         """Return the rankings of both engines, as deep as the fusion reads them."""
         deep = dataclasses.replace(request, depth=max(request.depth, POOL))
-        by_vector = self.rank_by_vectors(index, deep)
-        return {"lexical": self.rank_by_terms(index, deep), "vector": by_vector}
+        by_vector = DenseStrategy.rank(self, index, deep)
+        return {"lexical": LexicalStrategy.rank(self, index, deep), "vector": by_vector}
 
     def rank(self, index: StrategyIndex, request: Request) -> Ranking:
         """Fuse the rankings of both engines."""

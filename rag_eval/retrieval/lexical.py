@@ -5,7 +5,7 @@ idf(t) * tf / (tf + k1 * (1 - b + b * |d| / avgdl)), idf(t) = ln(1 + (N - df + 0
 which is Lucene's BM25 (Kamphuis et al., ECIR 2020) without its constant factor.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +22,8 @@ from rag_eval.storage.artifacts import make_scratch_array
 from rag_eval.storage.hashing import digest, library_versions
 
 Terms = Sequence[Sequence[int]]
+Scored = npt.NDArray[np.float32] | None
+"""Score of every chunk, [n_chunks]; None for a query without a known term."""
 Scores = Mapping[str, npt.NDArray[Any]]
 """Arrays of bm25s: a CSC matrix of `data`, `indices` (chunks) and `indptr` [n_terms + 1]."""
 
@@ -89,24 +91,27 @@ class Bm25s:
 
         At most `depth` chunks are ranked, and only those of the mask `allowed`.
         """
-        n_terms = len(self.frequency)
-        nothing = np.zeros(0, dtype=np.float32)
+        return _rank(map(self._score, queries), min(depth, self.n_chunks), allowed)
 
-        def score(query: Sequence[int]) -> npt.NDArray[np.float32]:
-            terms = [term for term in query if term < n_terms and self.frequency[term]]
-            if not terms:
-                return nothing
-            dense = self._index.get_scores_from_ids(terms)
-            is_ranked = dense > 0 if allowed is None else (dense > 0) & allowed
-            return np.where(is_ranked, dense, -np.inf)
+    def _score(self, query: Sequence[int]) -> Scored:
+        terms = [term for term in query if term < len(self.frequency) and self.frequency[term]]
+        return self._index.get_scores_from_ids(terms) if terms else None
 
-        rows, scores = select(map(score, queries), min(depth, self.n_chunks))
-        return ranking(rows, scores, scale_by_top(scores))
+
+def _rank(scores: Iterable[Scored], depth: int, allowed: BoolArray | None) -> Ranking:
+    """Rank the chunks with a positive score, of each query in turn; None retrieves nothing."""
+    nothing = np.zeros(0, dtype=np.float32)
+    mask = True if allowed is None else allowed
+    dense = (
+        nothing if each is None else np.where((each > 0) & mask, each, np.float32(-np.inf))
+        for each in scores
+    )
+    rows, best = select(dense, depth)
+    return ranking(rows, best, scale_by_top(best))
 
 
 # ---- rank-bm25 (`BM25Okapi`): slow and well-known, for comparison with published work.
 
-_EPSILON = 0.25
 _SMALLEST_K1 = 1e-9
 """Replacement for k1 = 0, where the library divides 0 by 0; equal scores to nine digits."""
 
@@ -123,40 +128,28 @@ class RankBm25:
 
         documents = TermRows.of(documents)
         self.n_chunks = len(documents)
-        self.n_terms = n_terms
         self._parts_of: dict[int, tuple[IntArray, FloatArray]] = {}
         chunk_of = np.repeat(np.arange(self.n_chunks), np.diff(documents.indptr))
         by_term = np.argsort(documents.ids, kind="stable")
         ends = np.cumsum(np.bincount(documents.ids, minlength=n_terms))
         self._chunks_of = np.split(chunk_of[by_term], ends[:-1])
-        self._index: Any = (
-            BM25Okapi(
-                [row.tolist() for row in np.split(documents.ids, documents.indptr[1:-1])],
-                k1=max(k1, _SMALLEST_K1),
-                b=b,
-                epsilon=_EPSILON,
-            )
-            if len(documents.ids)
-            else None
-        )
+        rows = [row.tolist() for row in np.split(documents.ids, documents.indptr[1:-1])]
+        options = {"k1": max(k1, _SMALLEST_K1), "b": b, "epsilon": 0.25}
+        self._index: Any = BM25Okapi(rows, **options) if len(documents.ids) else None
 
     def search(self, queries: Terms, depth: int, allowed: BoolArray | None = None) -> Ranking:
         """Rank chunks with a positive score; parameters as for `Bm25s.search`."""
-        depth = min(depth, self.n_chunks)
-        rows = np.full((len(queries), depth), -1, dtype=np.int32)
-        scores = np.full((len(queries), depth), -np.inf)
-        for i, query in enumerate(queries):
-            if self._index is None or not query:
-                continue
-            total = np.zeros(self.n_chunks)
-            for term in query:  # in the order of the library's own sum
-                if term < self.n_terms:
-                    chunks, parts = self._parts(term)
-                    total[chunks] += parts
-            dense = total.astype(np.float32)
-            dense = np.where((dense > 0) & (True if allowed is None else allowed), dense, -np.inf)
-            (rows[i],), (scores[i],) = select(dense[None, :], depth)
-        return ranking(rows, scores, scale_by_top(scores))
+        return _rank(map(self._score, queries), min(depth, self.n_chunks), allowed)
+
+    def _score(self, query: Sequence[int]) -> Scored:
+        if self._index is None or not query:
+            return None
+        total = np.zeros(self.n_chunks)
+        for term in query:  # in the order of the library's own sum
+            if term < len(self._chunks_of):
+                chunks, parts = self._parts(term)
+                total[chunks] += parts
+        return total.astype(np.float32)
 
     def _parts(self, term: int) -> tuple[IntArray, FloatArray]:
         """Return the chunks that a term adds to the score of, and what it adds.
@@ -183,13 +176,13 @@ class LexicalStrategy(LocalStrategy):
     b: float = Field(default=0.4, ge=0, le=1)
     """How strongly long chunks are held back."""
 
-    def lexical_hash(self, chunks_hash: str) -> str:
+    def index_hash(self, chunks_hash: str, model: str) -> str:  # noqa: ARG002 - no vectors
         """Name the index of terms by engine, chunks, analyzer and parameters."""
         parameters = {"k1": self.k1, "b": self.b}
         version = library_versions()[self.engine]
         return f"{self.engine}:{digest([chunks_hash, ANALYZER, '', version, parameters])}"
 
-    def rank_by_terms(self, index: StrategyIndex, request: Request) -> Ranking:
+    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
         """Rank chunks by their terms."""
         terms = index.table.search_terms(request.texts)
         if self.engine == "rank-bm25":
@@ -208,14 +201,6 @@ class Bm25(LexicalStrategy):
     kind: Literal["bm25"]
     second: ClassVar[Retriever] = "vector"
     prior: ClassVar[PriorKind] = "bm25"
-
-    def index_hash(self, chunks_hash: str, model: str) -> str:  # noqa: ARG002 - no vectors
-        """Name the index by engine, chunks, analyzer and parameters."""
-        return self.lexical_hash(chunks_hash)
-
-    def rank(self, index: StrategyIndex, request: Request) -> Ranking:
-        """Rank chunks by their terms."""
-        return self.rank_by_terms(index, request)
 
     @property
     def store_name(self) -> str:

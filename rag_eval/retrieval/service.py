@@ -97,26 +97,12 @@ _NO_TRUST = "this index has no trust scores, so nothing can be filtered by them"
 
 
 class RetrievalService:
-    """Serves chunks of one corpus revision.
+    """Serves chunks of one corpus revision through the `strategies` of each kind.
 
-    Parameters
-    ----------
-    strategies
-        Kind -> strategy; the kinds that callers may ask for.
-    documents
-        DOCUMENTS frame of the corpus.
-    corpus_rev
-        Revision of the corpus.
-    default
-        Kind used when the options name none.
-    trust
-        Trust of each chunk in [0, 1], [n_chunks]; None when no trust is configured.
-    explain
-        Gives trust, factors and verdict of a chunk's row; None when sources were not screened.
-    default_threshold
-        Trust threshold of calls that name none. A call without a filter names 0.
-    seed
-        Chooses the graph of an approximate strategy.
+    `default` is the kind of options that name none. `trust`, [n_chunks], is in [0, 1]; None when no
+    trust is configured. `explain` gives trust, factors and verdict of a chunk's row; None when
+    sources were not screened. `default_threshold` is the trust threshold of calls that name none; a
+    call without a filter names 0. `seed` chooses the graph of an approximate strategy.
     """
 
     version = 1

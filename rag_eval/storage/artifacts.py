@@ -1,11 +1,9 @@
 """The artifact store keeps the results of stages under the hash of all their inputs.
 
-The folder of an artifact, `artifacts/<stage>/<key>/` of the home, holds Parquet frames, `.npy`
-arrays and JSON. The store writes a folder beside its place and renames it, so that it is whole or
-absent. In an object store, the parts come first, and the conditional creation of `artifact.json`
-publishes them. Two writers of a key write the same results, and the first wins. `artifact.json`
-holds the size and the SHA-256 of every part, and reading a part checks both. A stage sets a damaged
-artifact aside, names it in the log, and makes it again. The store does not interpret the results.
+The folder of an artifact, `artifacts/<stage>/<key>/` of the home, is whole or absent: it is written
+beside its place and renamed, or published in an object store by the creation of `artifact.json`. Of
+two writers of a key the first wins. `artifact.json` holds the size and the SHA-256 of every part,
+and reading a part checks both. A stage sets a damaged artifact aside and makes it again.
 """
 
 import dataclasses

@@ -99,13 +99,9 @@ def sweep(folder: Path, *patterns: str, older_than_s: float = 0.0) -> int:
 class Home:
     """The files of a home.
 
-    Parameters
-    ----------
-    url
-        A folder, or an address that fsspec knows, such as `s3://bucket/rag_eval`. Its keys come
-        from the environment, as the store's own tools read them; the address holds none.
-    scratch
-        Folder for local copies of an object store's files; a new one for each process by default.
+    `url` is a folder, or an address that fsspec knows, such as `s3://bucket/rag_eval`. Its keys
+    come from the environment, as the store's own tools read them; the address holds none. `scratch`
+    is the folder for local copies of an object store's files, by default new for each process.
     """
 
     def __init__(self, url: str | Path, scratch: Path | None = None) -> None:

@@ -49,16 +49,9 @@ _log = logging.getLogger(__name__)
 class WriteLock:
     """The lock that a run needs by its settings; a context manager that waits for its turn.
 
-    Parameters
-    ----------
-    settings
-        The home and its stores; `wait_s` bounds the wait.
-    gold_set
-        The gold set whose results are written. Without a name the whole home is locked.
-    say
-        Shows a line for a person: at once when another run holds the lock, then every minute.
-
-    Entering raises InputError `home_busy`, which names the holder, when the wait is over.
+    Results of `gold_set` are written; without a name the whole home is locked. `say` shows a line
+    for a person: at once when another run holds the lock, then every minute. Entering raises
+    InputError `home_busy`, which names the holder, after `wait_s` of the settings.
     """
 
     def __init__(

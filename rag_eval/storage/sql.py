@@ -54,9 +54,8 @@ class TableSpec:
     """A table that a stage declares, or that another program made.
 
     Such a table may have the columns in any order, beside further columns, of like types (INT,
-    REAL, VARCHAR), and without the columns that are not required. Names have letters, digits and
-    underscores. They are written without quotes, so their case does not matter: PostgreSQL keeps
-    small letters, SQLite keeps the name as it is.
+    REAL, VARCHAR), and without the columns that are not required. Names are written without quotes,
+    so their case does not matter.
     """
 
     name: str
@@ -213,23 +212,19 @@ def _refuse_emptied(path: Path) -> None:
 
 
 def _into_wal(connection: sqlite3.Connection) -> None:
-    """Set up a SQLite connection with WAL and explicit transactions.
-
-    Readers do not wait for the writer. Writers wait for one another. SQLite refuses two processes
-    that turn a new file to WAL at the same time, so this function tries again until the time is
-    up. A file system without shared memory keeps another journal, which is slower and as safe.
-    """
+    """Give a SQLite connection explicit transactions and WAL, so that readers do not wait."""
     connection.isolation_level = None
     until = time.monotonic() + BUSY_SECONDS
     while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
             connection.execute("PRAGMA journal_mode=WAL").fetchone()
         except sqlite3.OperationalError as error:
+            # SQLite refuses two processes that turn a new file to WAL at the same time
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(0.01)
         else:
-            return
+            return  # a file system without shared memory keeps another journal, which is as safe
 
 
 def _make_engine(url: "URL") -> "Engine":
@@ -343,15 +338,12 @@ class Transaction:
 
 
 class SqlStore:
-    """A database of declared tables, in a SQLite file or at an address.
+    """A database of declared tables, in a SQLite file, whose folder it makes, or at an address.
 
     Threads may share a store, and it survives forks, because a connection lives only as long as a
-    transaction. The store makes the folder of a SQLite file.
-
-    Raises InputError, without the password: `database_url` for an address that is unreadable or of
-    no accepted kind, `database_driver` without psycopg, `database_empty` for the empty file of a
-    home with runs, and in every method `database_failed` if the database is unreachable, refuses
-    or breaks.
+    transaction. Raises InputError, without the password: `database_url`, `database_driver` without
+    psycopg, `database_empty`, and in every method `database_failed` if the database is unreachable,
+    refuses or breaks.
     """
 
     def __init__(self, place: str | Path) -> None:

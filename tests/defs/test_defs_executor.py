@@ -3,7 +3,6 @@
 import dagster as dg
 import pytest
 from dagster._core.definitions.reconstruct import ReconstructableJob, ReconstructableRepository
-from requirements import need_package
 
 from rag_eval.core.errors import InputError
 from rag_eval.defs.build import JOB, load_executor
@@ -22,11 +21,6 @@ def test_executor_is_the_one_of_the_settings(project):
     assert named(project, "dagster:multi_or_in_process_executor").name == (
         "multi_or_in_process_executor"
     )
-
-
-def test_executor_of_kubernetes_is_known_by_its_name(project):
-    need_package("dagster_k8s")
-    assert named(project, "k8s", job_namespace="evaluation").name == "k8s"
 
 
 @pytest.mark.parametrize("name", ["dask", "nonsense", "dagster:nonsense", "dagster:op", "json"])

@@ -10,7 +10,6 @@ from dagster._core.events import RunFailureReason
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.test_utils import create_run_for_test
 
-from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.defs.assets import OWNER
 from rag_eval.defs.build import (
@@ -200,19 +199,6 @@ def test_schedule_follows_the_settings(project):
     assert policy.fail_window.to_timedelta() == dt.timedelta(days=7, hours=12)
 
 
-def test_the_nightly_job_has_every_asset_and_every_check(shipped):
-    graph, job = shipped.resolve_asset_graph(), shipped.resolve_job_def(JOB)
-    assert set(job.asset_layer.selected_asset_keys) == graph.materializable_asset_keys
-    assert asset("reporting/gate_verdict") in job.asset_layer.selected_asset_keys
-    assert set(job.asset_layer.asset_graph.asset_check_keys) == set(graph.asset_check_keys)
-
-
-def test_nothing_nightly_is_said(project, instance):
-    data = tick(build_definitions(project.settings), instance)
-    assert data.run_requests == []
-    assert "no gold set belongs to the nightly job" in data.skip_message
-
-
 def test_broken_gold_set_keeps_its_partition_and_does_not_hide_others(project, instance):
     broken = project.folder.parent / "broken"
     broken.mkdir()
@@ -224,8 +210,3 @@ def test_broken_gold_set_keeps_its_partition_and_does_not_hide_others(project, i
         build_definitions(project.settings), instance
     ).run_requests  # the run of the broken set shows the error
     assert request.partition_key == "broken"
-
-
-def test_no_folder_of_gold_sets_is_named(tmp_path):
-    with pytest.raises(InputError, match="missing_folder"):
-        build_definitions(Settings(gold_sets=tmp_path / "none"))

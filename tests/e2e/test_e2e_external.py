@@ -56,19 +56,6 @@ class Own:
         self.retrieve = self.port.retrieve
         self.batch_retrieve, self.stats = self.port.batch_retrieve, self.port.stats
 
-class Broken(Own):
-    def __init__(self):
-        super().__init__()
-        self.batch_retrieve = self.together
-        inner = self.port.retrieve
-        def alone(query, options):
-            if "night" in query:
-                raise RuntimeError("no\\x1b[31m index")
-            return inner(query, options)
-        self.retrieve = alone
-
-    def together(self, queries, options):
-        raise MemoryError("too many")
 """
 
 
@@ -136,7 +123,7 @@ def nights(scenario, service):
     configure(project, {name: f"source: {name}" for name in sources} | files)
     good = ran(project)
 
-    sources = {"down": service.url(fault="down", on="night"), "broken": "own_port:Broken"}
+    sources = {"down": service.url(fault="down", on="night")}
     patch.delenv("RAG_EVAL_SOURCES")
     patch.delenv("RAG_EVAL_EXTERNAL")
     lines = [f'{name} = "{place}"' for name, place in sources.items()]
@@ -224,14 +211,6 @@ def test_a_fault_is_counted_by_code_and_ends_nothing(nights):
     assert recall["value"] == pytest.approx(2 / 3)
     assert "down: 1 of 6 retrievals FAILED and score 0 (server_error 1)" in nights.bad.out
     assert "1 failed" in nights.bad.err
-
-
-def test_a_port_whose_batch_breaks_fails_only_the_culprit(nights):
-    entry = nights.bad.found["broken"]
-    assert (entry["n_failed"], entry["failures"]) == (1, {"raised": 1})
-    assert entry["first_failure"] == "raised: RuntimeError: no\\u001b[31m index"
-    bm25 = measure(nights.bad.found["bm25"])["value"]
-    assert measure(entry)["value"] == pytest.approx(bm25 - 1 / 3)
 
 
 def test_the_next_run_asks_a_killed_service_again(project, outside):

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from rag_eval.measures.run_scores import Scores, carried_by_units
-from rag_eval.pipeline.evaluation import Lines
 from rag_eval.retrieval.external import Placed
 from rag_eval.retrieval.ranking import ranking
 
@@ -50,11 +49,6 @@ def test_a_unit_that_is_our_chunk_carries_what_the_chunk_carries():
     places = [(0, 10, 3), (199, 300, 7), (90, 150, -1)]
     frame = units(*(("a", "s", *place, True) for place in places))
     assert carried(gold, frame) == [(0, 1), (0, 2), (1, 0)]
-
-
-def test_gold_without_spans_and_rankings_without_units_carry_nothing():
-    assert carried(Gold([], []), units(("a", "s", 0, 10, -1, True))) == []
-    assert carried(Gold([("a", 0, 5)], [(0, 2)]), units()) == []
 
 
 def placed(n_placed, n_without, n_unknown=0):
@@ -123,11 +117,3 @@ def test_both_sides_of_a_comparison_are_cut_to_the_wordings_of_both():
     assert whole.per_query("document", Queries())[:, 0].tolist() == [0.5, 0.5]
     both = whole.per_query("document", Queries(), np.array([True, False, True]))
     assert both[:, 0].tolist() == [1.0, 0.5]
-
-
-def test_progress_says_how_many_failed_so_far():
-    lines = []
-    with Lines(lines.append).step("Retrieving with mine", 3, "wordings") as advance:
-        advance(2, "")
-        advance(1, "1 failed")
-    assert lines[-1].endswith("s, 1 failed")

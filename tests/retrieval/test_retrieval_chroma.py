@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from chromadb.errors import ChromaError
 from corpora import listed
-from pydantic import ValidationError
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
@@ -59,28 +58,21 @@ def ids(store, name, kind=set):
 
 def test_a_graph_over_a_small_corpus_is_exact(store):
     assert build(store, "graph")
-    queries = np.concatenate(
-        [random_vectors(20, seed=1), np.zeros((1, 16), dtype=np.float32), VECTORS[5:6]]
-    )
-    for depth in (1, 10, N, 3 * N):
-        found, exact = (
-            store.search("graph", queries, depth, ROW),
-            ExactSearch(VECTORS).search(queries, depth),
-        )
-        assert found.rows.shape == exact.rows.shape
+    zero = np.zeros((1, 16), dtype=np.float32)
+    queries = np.concatenate([random_vectors(20, seed=1), zero, VECTORS[5:6]])
+    for depth in (1, 10, 3 * N):
+        ranked = store.search("graph", queries, depth, ROW)
+        exact = ExactSearch(VECTORS).search(queries, depth)
+        assert ranked.rows.shape == exact.rows.shape
         for query in range(len(queries)):
-            left, right = listed(found, query), listed(exact, query)
-            assert {row for row, _ in left} == {row for row, _ in right}
-            ours, theirs = ([score for _, score in part] for part in (left, right))
-            assert ours == pytest.approx(theirs, rel=0, abs=2e-6)
-            assert [(-score, row) for row, score in left] == sorted(
-                (-score, row) for row, score in left
+            ours, theirs = listed(ranked, query), listed(exact, query)
+            assert {row for row, _ in ours} == {row for row, _ in theirs}
+            assert [score for _, score in ours] == pytest.approx(
+                [score for _, score in theirs], rel=0, abs=2e-6
             )
-            ours, theirs = (
-                [norm for _, norm in listed(part, query, "norm")] for part in (found, exact)
-            )
-            assert ours == pytest.approx(theirs, abs=1e-4)
-        assert not found.has_chunk[20].any()
+            in_order = [(-score, row) for row, score in ours]
+            assert in_order == sorted(in_order)
+        assert not ranked.has_chunk[20].any()
 
 
 def test_zero_vectors_are_not_found_in_a_graph(store):
@@ -108,14 +100,6 @@ def test_a_finished_graph_is_left_alone_and_a_half_built_one_is_built_anew(store
     store._collection("graph").modify(metadata={"seed": 13})
     assert build(store, "graph")
     assert len(ids(store, "graph")) == N - 2
-
-
-@pytest.mark.parametrize(
-    "url", ["localhost:8000", "ftp://host", "http://", "", "/path", "http://me:pw@host:8000"]
-)
-def test_what_is_no_address_of_a_server_is_refused(url):
-    with pytest.raises(ValidationError, match="chroma_url"):
-        Settings(chroma_url=url)
 
 
 @pytest.fixture
@@ -165,11 +149,6 @@ from test_retrieval_chroma import exercise
 print(json.dumps(exercise(ChromaStore(Path(sys.argv[1]), sys.argv[2]))))
 assert ChromaStore(Path(sys.argv[1]), sys.argv[2]).collections() == ["g-s13"]
 """
-
-
-def test_a_tenant_needs_the_address_of_a_server():
-    with pytest.raises(ValidationError, match="set chroma_url too"):
-        Settings(chroma={"tenant": "search-team"})
 
 
 def run_child(code, project_root, *arguments):

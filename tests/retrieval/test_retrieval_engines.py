@@ -50,7 +50,7 @@ def vectors_and_queries(draw):
     return vectors, queries, allowed
 
 
-BLOCKS = st.sampled_from([1, 2, 7, 32_768])
+BLOCKS = st.sampled_from([1, 7, 32_768])
 """Sizes of blocks, mostly below those of the drawn corpora."""
 
 
@@ -208,13 +208,13 @@ FOUND = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("question", "row"), FOUND.items())
-def test_words_are_found_in_texts_without_blanks(engine, question, row):
+def test_words_are_found_in_texts_without_blanks(engine):
     texts = ["東京は日本の首都です", "ไปกรุงเทพกัน", "서울은 크다", "长江三峡大坝", "ນະຄອນຫຼວງວຽງຈັນ"]
     chunks = ChunkTable(table([*texts, "plain words"]).frame, "hash", analyzer=BIGRAM_ANALYZER)
     index = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4)
-    ranked = listed(index.search(chunks.search_terms([question]), 5), 0)
-    assert [found for found, _ in ranked] == [row]
+    ranked = index.search(chunks.search_terms(list(FOUND)), 5)
+    rows = [[row for row, _ in listed(ranked, query)] for query in range(len(FOUND))]
+    assert rows == [[row] for row in FOUND.values()]
 
 
 TIED_IDS = (

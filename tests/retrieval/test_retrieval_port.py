@@ -256,6 +256,19 @@ def test_trust_filters_and_is_reported(ready):
     assert port_.retrieve("graph", RetrievalOptions(trust_threshold=1.0)).chunks == ()
 
 
+def test_the_default_threshold_holds_for_calls_that_name_none(ready):
+    limited, query = service(ready, trust=TRUST, default_threshold=0.5), "graph tree vector index"
+
+    def shown(**options):
+        result = limited.retrieve(query, RetrievalOptions(strategy="hybrid", **options))
+        return {chunk.snippet_id for chunk in result.chunks}
+
+    assert shown() == {"c1", "c3", "c4"}
+    assert len(shown(trust_threshold=0.0)) == 5
+    with pytest.raises(ValueError, match="default_threshold"):
+        service(ready, default_threshold=0.5)
+
+
 def test_a_strategy_that_is_not_served_is_an_error(ready):
     only = {"bm25": ready["bm25"]}
     with pytest.raises(ValueError, match="found hybrid, accepted bm25"):

@@ -183,3 +183,10 @@ def test_an_outside_reranker_orders_the_head_and_keeps_the_tail():
 def test_a_reranker_that_answers_wrongly_is_refused(given_scores):
     with pytest.raises(ValueError, match=r"reranker|zip"):
         order_by_scores(made_ranking([[(1, 1.0), (0, 0.5)]], 2), given_scores, depth=5)
+
+
+def test_an_empty_place_is_no_pair_of_the_query_before():
+    """An empty place (row -1) of query 1 has the pair code of the last chunk of query 0."""
+    before = made_ranking([[(11, 1.0)], [(3, 1.0)]], 3)
+    after = before.without(np.array([11]), 12)
+    assert after.rows.tolist() == [[-1, -1, -1], [3, -1, -1]]

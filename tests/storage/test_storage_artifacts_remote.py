@@ -5,7 +5,7 @@ import uuid
 
 import numpy as np
 import pytest
-from test_storage_artifacts import empty_file, flip_bit, put_sharded
+from test_storage_artifacts import put_sharded
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
@@ -73,14 +73,6 @@ def test_the_loser_of_two_writers_reads_what_the_winner_wrote(home, other):
     assert ArtifactStore(home).whole("stage", "key").json("seconds") == 1.0
 
 
-@pytest.mark.parametrize("harm", [empty_file, flip_bit])
-def test_a_damaged_local_copy_is_fetched_again(home, harm, caplog):
-    made = put(home)
-    harm(made.path("array.npy"))
-    assert ArtifactStore(home).get("stage", "key").array("array").tolist() == [0, 1, 2]
-    assert not caplog.records
-
-
 @pytest.mark.parametrize("name", ["value.json", "array.npy", "artifact.json"])
 def test_a_damaged_object_is_named_and_made_again(home, other, name, caplog):
     made = put(home)
@@ -94,14 +86,6 @@ def test_a_damaged_object_is_named_and_made_again(home, other, name, caplog):
     assert name in caplog.text
     shutil.rmtree(home.folder)
     assert ArtifactStore(home).whole("stage", "key").json("value") == made.json("value")
-
-
-def test_a_lost_object_is_made_again(home, other):
-    put(home)
-    for name in home.names("artifacts"):
-        if name.endswith("array.npy"):
-            home.delete(name)
-    assert not ArtifactStore(other).memo("stage", "key", parts_of).reused
 
 
 def test_vectors_of_two_workers_are_one_cache(home, other):

@@ -105,19 +105,6 @@ def test_a_second_run_waits_for_the_first_and_says_so(either, hold, monkeypatch)
     assert "0 s so far, at most 60 s more" in lines[0]
 
 
-def test_a_person_may_stop_the_waiting(either, hold):
-    hold(either)
-
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    lock = WriteLock(Settings(**{**either, "wait_s": 60}), "tiny", interrupt)
-    with pytest.raises(KeyboardInterrupt), lock:
-        pass
-    with pytest.raises(InputError, match="home_busy"), lock_of(either):
-        pass
-
-
 def test_local_stores_take_one_run_of_any_gold_set(local):
     with lock_of(local) as lock:
         assert lock.leftover_age_s == 0
@@ -205,16 +192,3 @@ def test_a_run_whose_lock_another_run_had_publishes_nothing(shared, still_held):
                     lock.check()
         with pytest.raises(InputError, match="lock_lost"):
             lock.check()
-
-
-def test_a_database_that_is_gone_gives_no_lock(shared):
-    gone = re.sub(r":\d+/", ":1/", shared["database_url"])
-    with pytest.raises(InputError, match="database_failed"), lock_of(shared, database_url=gone):
-        pass
-
-
-def test_names_of_the_holder_are_short_plain_text(monkeypatch):
-    monkeypatch.setattr(locks.socket, "gethostname", lambda: "höst\x1b " * 20)
-    label = locks._label_of("g" * 64)
-    assert len(label) == 63
-    assert re.fullmatch(r"process \d+ on [\w.?-]{24} for g+", label, re.ASCII)
