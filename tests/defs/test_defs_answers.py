@@ -1,7 +1,6 @@
 """Three assets of answers and the warning of FK019 exist only where the gold set has answers."""
 
 import json
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -59,12 +58,8 @@ def test_the_job_answers_cites_and_warns(project, instance):
     (row,) = [record.data for record in check.metadata["flagged"].records]
     assert (row["query_id"], row["answer"]) == (query_ids[0], UNUSED)
     report = project.report()
-    assert [flagged["query_id"] for flagged in report["answers"]["gap"]["flagged"]] == [
-        query_ids[0]
-    ]
+    flagged = [row["query_id"] for row in report["answers"]["gap"]["flagged"]]
+    assert flagged == [query_ids[0]]
     assert made["reporting/retrieval_metrics_report"]["content_hash"] == report["content_hash"]
-    log = (project.settings.reports / "smoke" / "traces.log").read_text(encoding="utf-8")
-    assert len(log.splitlines()) >= report["answers"]["n_questions"]
-    assert (Path(project.settings.home) / "rag_eval.db").is_file()
     again = project.run(instance).made
     assert again["answers/answers"]["reused"]

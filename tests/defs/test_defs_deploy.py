@@ -15,17 +15,8 @@ import yaml
 from requirements import need_package
 
 from rag_eval.core.settings import Settings
-from rag_eval.defs.build import load_executor
 
 POSTGRES = "DAGSTER_PG_"
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-clusters: [{name: none, cluster: {server: "http://127.0.0.1:9"}}]
-contexts: [{name: none, context: {cluster: none, user: none}}]
-users: [{name: none, user: {}}]
-current-context: none
-"""
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +88,7 @@ def test_the_instance_writes_runs_events_and_schedules_to_postgresql(team_instan
     assert not team_instance.telemetry_enabled
 
 
-@pytest.fixture
-def launcher(deploy, tmp_path):
-    """Build the run launcher from the values, with the keys that the chart writes."""
+def test_the_run_launcher_of_kubernetes_accepts_its_values(deploy):
     dagster_k8s = need_package("dagster_k8s")
     from dagster._config import process_config
 
@@ -107,76 +96,10 @@ def launcher(deploy, tmp_path):
     assert chosen["type"] == "K8sRunLauncher"
     given = {snake(key): value for key, value in chosen["config"]["k8sRunLauncher"].items()}
     given["run_k8s_config"] = {snake(key): value for key, value in given["run_k8s_config"].items()}
-    (tmp_path / "kubeconfig").write_text(KUBECONFIG)
-    config = {
-        **given,
-        "service_account_name": "rag-eval",
-        "instance_config_map": "rag-eval-instance",
-        "postgres_password_secret": "rag-eval-postgres",
-        "load_incluster_config": False,
-        "kubeconfig_file": str(tmp_path / "kubeconfig"),
-    }
+    names = ("service_account_name", "instance_config_map", "postgres_password_secret")
+    config = {**given, **dict.fromkeys(names, "rag-eval"), "load_incluster_config": False}
     checked = process_config(dagster_k8s.K8sRunLauncher.config_type(), config)
     assert checked.success, checked.errors
-    return dagster_k8s.K8sRunLauncher(**checked.value)
-
-
-def step_context(deployment, launcher, monkeypatch):
-    """Return what the executor of a deployment adds to the pods of its steps."""
-    from dagster._core.definitions.job_base import InMemoryJob
-    from dagster._core.executor.init import InitExecutorContext
-
-    for one in deployment["env"]:
-        monkeypatch.setenv(one["name"], one["value"])
-    executor = load_executor(Settings())
-    assert executor.name == "k8s"
-    checked = executor.apply_config_mapping({"config": {}})
-    assert checked.success, checked.errors
-    config = {
-        **checked.value["config"],
-        "load_incluster_config": False,
-        "kubeconfig_file": launcher.kubeconfig_file,
-    }
-    with dg.DagsterInstance.ephemeral() as instance:
-        context = InitExecutorContext(InMemoryJob(small), executor, config, instance)
-        made = executor.executor_creation_fn(context)
-    assert made._max_concurrent == 1  # pods of one gold set would wait for its lock
-    return made._step_handler._executor_container_context
-
-
-def test_dagster_k8s_builds_the_jobs_of_a_run_and_its_steps(deploy, launcher, monkeypatch):
-    from dagster._core.code_pointer import ModuleCodePointer
-    from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
-    from dagster_k8s.job import construct_dagster_k8s_job
-
-    pointer = ModuleCodePointer("rag_eval.definitions", "defs")
-    for deployment in read(deploy / "values.yaml")["dagster-user-deployments"]["deployments"]:
-        image = "{repository}:{tag}".format(**deployment["image"])
-        own = {
-            "env_secrets": [secret["name"] for secret in deployment["envSecrets"]],
-            "env": deployment["env"],
-        }
-        code = RepositoryPythonOrigin(sys.executable, pointer, image, None, {"k8s": own})
-        run = dg.DagsterRun("nightly_eval", job_code_origin=JobPythonOrigin("nightly_eval", code))
-        context = launcher.get_container_context_for_run(run)
-        step = context.merge(step_context(deployment, launcher, monkeypatch))
-        for made, command in ((context, "execute_run"), (step, "execute_step")):
-            job = construct_dagster_k8s_job(
-                made.get_k8s_job_config(image, launcher),
-                ["dagster", "api", command],
-                "job",
-                user_defined_k8s_config=made.run_k8s_config,
-            )
-            (container,) = job.spec.template.spec.containers
-            assert container.image == image
-            assert [one.secret_ref.name for one in container.env_from] == ["rag-eval"]
-            assert container.resources.limits == {"memory": "4Gi"}
-            env = {one.name: one for one in container.env}
-            password = env["DAGSTER_PG_PASSWORD"].value_from.secret_key_ref
-            assert password.name == "rag-eval-postgres"
-            assert env["RAG_EVAL_ASSET_KEY_PREFIX"].value == deployment["name"]
-            assert env["RAG_EVAL_EXECUTOR"].value == "k8s"
-            assert job.spec.template.spec.service_account_name == "rag-eval"
 
 
 def test_commands_and_settings_of_the_containers_exist(deploy):

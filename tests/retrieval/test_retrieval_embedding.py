@@ -208,13 +208,10 @@ VECTORS = np.array([[3, 4], [0, 2], [1, 0]], dtype=np.float32)
 
 def test_a_vectors_file_is_looked_up_by_text(tmp_path):
     embedder = FileEmbedder(write(tmp_path / "v.npz", sha256=KEYS, vectors=VECTORS))
-    assert embedder.embed(["three", "one", "three"]) == pytest.approx(
-        np.array([[1, 0], [0.6, 0.8], [1, 0]])
-    )
-    assert embedder.embed([]).shape == (0, 2)
-    names, vectors = read_vectors(
-        write(tmp_path / "bytes.npz", sha256=KEYS.astype("S64"), vectors=VECTORS.astype(np.float64))
-    )
+    found = embedder.embed(["three", "one", "three"])
+    assert found == pytest.approx(np.array([[1, 0], [0.6, 0.8], [1, 0]]))
+    parts = {"sha256": KEYS.astype("S64"), "vectors": VECTORS.astype(np.float64)}
+    names, vectors = read_vectors(write(tmp_path / "bytes.npz", **parts))
     assert names == KEYS.tolist()
     assert vectors.dtype == np.float32
 

@@ -388,12 +388,8 @@ def test_files_that_say_nothing(read, text):
 
 
 def test_wordings_without_rows_retrieved_nothing(read):
-    found = match_lists(
-        read("keep/terse Q0 d 1 1 t\nkeep Q0 d 1 1 t\nkeep Q0 e 2 0 t\nother Q0 e 2 0 t\n"),
-        variants(),
-        1,
-        Retrieved(()),
-    )
+    lists = read("keep/terse Q0 d 1 1 t\nkeep Q0 d 1 1 t\nkeep Q0 e 2 0 t\nother Q0 e 2 0 t\n")
+    found = match_lists(lists, variants(), 1, Retrieved(()))
     assert not found.original_only
     assert [len(outcome.items) for outcome in found.outcomes] == [1, 1, 0, 0, 0, 0]
     assert found.notes == [
@@ -408,7 +404,6 @@ def test_a_run_without_any_paraphrase_is_of_the_original_wordings(read):
     ran = [outcome is not None for outcome in found.outcomes]
     assert ran == [paraphrase == "original" for _, paraphrase in WORDINGS]
     assert "original wordings only" in found.notes[0]
-    assert found.notes[1].startswith("3 of 4 ")
 
 
 def test_recorded_lists_lack_questions_by_failing():
