@@ -35,7 +35,7 @@ from rag_eval.measures.overlap import SharedGold
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.chroma import model_folder
 from rag_eval.retrieval.dense import POOL as FUSED
-from rag_eval.retrieval.dense import ExactSearch, weighted
+from rag_eval.retrieval.dense import ExactSearch, Hybrid
 from rag_eval.retrieval.embedders import (
     LsaEmbedder,
     MiniLmEmbedder,
@@ -349,7 +349,7 @@ def _search(name: str, model: str) -> dict[str, Ranking]:
     queries, chunks = its.vectors(model)
     bm25 = its.bm25.search(its.query_terms, max(POOL, FUSED))
     vector = ExactSearch(chunks).search(queries, max(POOL, FUSED))
-    hybrid = weighted(bm25, vector, alpha=0.5, beta=0.5, depth=POOL)
+    hybrid = Hybrid(name="hybrid", kind="hybrid").fuse(bm25, vector, POOL)
     return {"bm25": bm25.cut(POOL), "vector": vector.cut(POOL), "hybrid": hybrid}
 
 

@@ -41,8 +41,8 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
-from rag_eval.retrieval.external import External, place_all, read_lists
-from rag_eval.retrieval.outside import Outside, QueryError, Retrieved, ask_source
+from rag_eval.retrieval.external import External, Placed
+from rag_eval.retrieval.outside import Outside, QueryError, Retrieved
 from rag_eval.retrieval.ranking import Ranking, failed_frame, run_frame
 from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
@@ -319,13 +319,13 @@ def _run_external(
         listed = External.model_validate(spec)
         path = listed.list_path(work.base)
         with work.progress.step(f"Reading {path.name} for {spec.name}"):
-            replies = read_lists(path, listed, gold.variants, top_k, warnings)
+            replies = listed.read_lists(work.base, gold.variants, top_k, warnings)
         latency = _no_latency("a file has no latency")
     else:
         label = f"Retrieving with {spec.name}"
         with contextlib.closing(work.evaluation.sources.open(spec)) as source:
             with work.progress.step(label, len(gold.texts), "wordings") as advance:
-                replies = ask_source(source, gold.texts, top_k, advance)
+                replies = source.ask_texts(gold.texts, top_k, advance)
             pairs = zip(gold.texts, replies.outcomes, strict=True)
             latency = time_queries(
                 functools.partial(source.ask_one, top_k=LATENCY_TOP_K),
@@ -335,7 +335,7 @@ def _run_external(
     outcomes, why = replies.outcomes, {}
     if not replies.version:
         why["version"] = "a file is known by its hash" if spec.files() else NO_VERSION
-    placed = place_all(outcomes, corpus.documents, corpus.sections, admitted.chunks, depth)
+    placed = Placed.of(outcomes, corpus.documents, corpus.sections, admitted.chunks, depth)
     units = placed.units
     ignored = gold.own_documents(work.config, units["doc_id"])
     rankings = {work.config.seeds[0]: placed.ranking.without(ignored, len(units))}

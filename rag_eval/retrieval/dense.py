@@ -194,23 +194,6 @@ def _merge(
     return ranking(rows, fused, np.where(np.isfinite(fused), fused, 0.0), candidates)
 
 
-def weighted(
-    lexical: Ranking, vector: Ranking, *, alpha: float, beta: float, depth: int
-) -> Ranking:
-    """Fuse rankings of the same queries by weighted normalised scores; the result is in [0, 1]."""
-    total = alpha + beta
-    return _merge(
-        lexical, vector, lexical.norm * (alpha / total), vector.norm * (beta / total), depth
-    )
-
-
-def reciprocal_rank(lexical: Ranking, vector: Ranking, *, k: int, depth: int) -> Ranking:
-    """Fuse rankings of the same queries by 1 / (k + rank), scaled to at most 1."""
-    top = 2.0 / (k + 1)
-    left, right = (1.0 / (k + np.maximum(part.k_pos, 1)) / top for part in (lexical, vector))
-    return _merge(lexical, vector, left, right, depth)
-
-
 class Hybrid(LexicalStrategy, DenseStrategy):
     """Weighted sum of scores normalised within the query, or reciprocal rank fusion."""
 
@@ -257,7 +240,19 @@ class Hybrid(LexicalStrategy, DenseStrategy):
 
     def _fuse(self, index: StrategyIndex, request: Request, texts: list[str]) -> Ranking:
         lists = self.first_lists(index, dataclasses.replace(request, texts=texts))
-        by_term, by_vector = lists["lexical"], lists["vector"]
+        return self.fuse(lists["lexical"], lists["vector"], request.depth)
+
+    def fuse(self, lexical: Ranking, vector: Ranking, depth: int) -> Ranking:
+        """Fuse rankings of the same queries; the scores are in [0, 1].
+
+        `weighted` adds normalised scores, `rrf` adds 1 / (rrf_k + rank), scaled to at most 1.
+        """
         if self.fusion == "rrf":
-            return reciprocal_rank(by_term, by_vector, k=self.rrf_k, depth=request.depth)
-        return weighted(by_term, by_vector, alpha=self.alpha, beta=self.beta, depth=request.depth)
+            top = 2.0 / (self.rrf_k + 1)
+            left, right = (
+                1.0 / (self.rrf_k + np.maximum(part.k_pos, 1)) / top for part in (lexical, vector)
+            )
+        else:
+            total = self.alpha + self.beta
+            left, right = lexical.norm * (self.alpha / total), vector.norm * (self.beta / total)
+        return _merge(lexical, vector, left, right, depth)

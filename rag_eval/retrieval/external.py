@@ -111,7 +111,7 @@ class External(Outside):
         address = settings.sources[name]
         if kind == "http":
             return HttpSource(address, settings.external)
-        return load_source(name, address, settings.external)
+        return PortSource.load(name, address, settings.external)
 
     def list_path(self, folder: Path) -> Path:
         """Path of the run file or recorded outputs. Raises `InputError` (`missing_file`)."""
@@ -126,6 +126,21 @@ class External(Outside):
                 "missing_file", message, path, field=field, found=name, accepted=accepted
             )
         return path
+
+    def read_lists(
+        self, folder: Path, variants: pd.DataFrame, top_k: int, warnings: ProblemList
+    ) -> Replies:
+        """Read the rankings of the file. Raises `InputError` when it cannot be used.
+
+        A wording without a row of a run retrieved nothing, because run files leave empty rankings
+        out. A question without a recorded output failed. `warnings` gets what recorded outputs
+        lack.
+        """
+        path = self.list_path(folder)
+        if self.run_file is not None:
+            return match_lists(read_run(path, variants), variants, top_k, Retrieved(()))
+        lacking = QueryError("not_recorded", "the recorded outputs lack the question")
+        return match_lists(_read_recorded(path, warnings), variants, top_k, lacking)
 
 
 # ---- HTTP: `POST {query, top_k}`.
@@ -167,34 +182,8 @@ BATCH = 64
 """Number of queries in a call of `batch_retrieve`. A failed batch is asked one by one."""
 
 
-def load_source(name: str, path: str, limits: ExternalLimits) -> "PortSource":
-    """Import a RetrievalPort: an object, or a class or function without required arguments.
-
-    Raises `InputError` (`source_unusable`) when it cannot be loaded or is no port.
-    """
-    module, attribute = path.split(":")
-    try:
-        port: Any = getattr(importlib.import_module(module), attribute)
-        if isinstance(port, type) or (callable(port) and not hasattr(port, "retrieve")):
-            port = port()
-        version = getattr(port, "version", None)
-        lacks = [method for method in METHODS if not callable(getattr(port, method, None))]
-        if lacks or type(version) is not int or version != VERSION:
-            raise TypeError(f"without {', '.join(lacks)}" if lacks else f"version {version!r}")
-        return PortSource(port, limits)
-    except FOREIGN as error:
-        raise InputError.of(
-            "source_unusable",
-            f"the source {quoted(name)} cannot be loaded as a RetrievalPort",
-            "settings",
-            field="sources",
-            found=f"{path}: {type(error).__name__}: {error}",
-            accepted=f"version {VERSION} with {', '.join(METHODS)}",
-        ) from error
-
-
 class PortSource(Source):
-    """A port that `load_source` loaded. It is asked without threads, as it may not allow them."""
+    """A port that `load` imported. It is asked without threads, as it may not allow them."""
 
     def __init__(self, port: Any, limits: ExternalLimits) -> None:
         super().__init__(limits)
@@ -207,6 +196,32 @@ class PortSource(Source):
             facts = {}
         self.stated = facts
         self.embed_model = quoted(facts.get("embed_model", ""), 200)
+
+    @classmethod
+    def load(cls, name: str, path: str, limits: ExternalLimits) -> "PortSource":
+        """Import a RetrievalPort: an object, or a class or function without required arguments.
+
+        Raises `InputError` (`source_unusable`) when it cannot be loaded or is no port.
+        """
+        module, attribute = path.split(":")
+        try:
+            port: Any = getattr(importlib.import_module(module), attribute)
+            if isinstance(port, type) or (callable(port) and not hasattr(port, "retrieve")):
+                port = port()
+            version = getattr(port, "version", None)
+            lacks = [method for method in METHODS if not callable(getattr(port, method, None))]
+            if lacks or type(version) is not int or version != VERSION:
+                raise TypeError(f"without {', '.join(lacks)}" if lacks else f"version {version!r}")
+            return cls(port, limits)
+        except FOREIGN as error:
+            raise InputError.of(
+                "source_unusable",
+                f"the source {quoted(name)} cannot be loaded as a RetrievalPort",
+                "settings",
+                field="sources",
+                found=f"{path}: {type(error).__name__}: {error}",
+                accepted=f"version {VERSION} with {', '.join(METHODS)}",
+            ) from error
 
     def ask_version(self, query: str) -> str:  # noqa: ARG002 - no query is needed
         """Return a hash of the stats; empty without them."""
@@ -278,20 +293,6 @@ def match_lists(
     }
     shown = [note for note, applies in notes.items() if applies]
     return Replies(outcomes, shown, original_only=original_only)
-
-
-def read_lists(
-    path: Path, spec: External, variants: pd.DataFrame, top_k: int, warnings: ProblemList
-) -> Replies:
-    """Read the rankings of a strategy's file. Raises `InputError` when it cannot be used.
-
-    A wording without a row of a run retrieved nothing, because run files leave empty rankings out.
-    A question without a recorded output failed. `warnings` gets what recorded outputs lack.
-    """
-    if spec.run_file is not None:
-        return match_lists(read_run(path, variants), variants, top_k, Retrieved(()))
-    lacking = QueryError("not_recorded", "the recorded outputs lack the question")
-    return match_lists(_read_recorded(path, warnings), variants, top_k, lacking)
 
 
 def _read_recorded(path: Path, warnings: ProblemList) -> dict[Key, Retrieved | QueryError]:
@@ -514,6 +515,53 @@ class Placed:
     ran: npt.NDArray[np.bool_]
     """[n]: whether the source was run on the wording."""
 
+    @classmethod
+    def of(
+        cls,
+        outcomes: Sequence[Outcome],
+        documents: pd.DataFrame,
+        sections: pd.DataFrame,
+        chunks: pd.DataFrame,
+        depth: int,
+    ) -> "Placed":
+        """Place the items of n wordings in the corpus, as one ranking of n rows over units.
+
+        The guard reads what the source returned: an item whose text differs from the corpus is a
+        unit of its own.
+        """
+        scored = [
+            [(item.model_copy(update={"score": 0.0}), item.score) for item in outcome.items]
+            if isinstance(outcome, Retrieved)
+            else []
+            for outcome in outcomes
+        ]
+        distinct = list(dict.fromkeys(item for items in scored for item, _ in items))
+        corpus = _Corpus(documents, sections, chunks, distinct)
+        unit_of = {item: corpus.place(item) for item in distinct}
+        row_of: dict[tuple[object, ...], int] = {}
+        units: list[_Unit] = []
+        rows = np.full((len(outcomes), depth), -1, dtype=np.int32)
+        raw = np.full((len(outcomes), depth), -np.inf)
+        for query, items in enumerate(scored):
+            best: dict[int, float] = {}
+            for item, score in items:
+                unit = unit_of[item]
+                row = row_of.setdefault(unit[1:], len(units))
+                if row == len(units):
+                    units.append(unit)
+                best.setdefault(row, score)
+            top = list(best.items())[:depth]
+            rows[query, : len(top)] = [row for row, _ in top]
+            raw[query, : len(top)] = [score for _, score in top]
+        failed = [isinstance(outcome, QueryError) for outcome in outcomes]
+        placed = dataclasses.replace(
+            ranking(rows, raw, scale_min_max(raw)),
+            failed=np.array(failed, dtype=bool),
+            failure=next((str(error) for error in outcomes if isinstance(error, QueryError)), None),
+        )
+        ran = np.array([outcome is not None for outcome in outcomes], dtype=bool)
+        return cls(placed, make_frame(UNITS, units), ran)
+
     def unmeasured_levels(self) -> dict[Level, str]:
         """Find the levels at which the units cannot be judged, with the reason.
 
@@ -538,49 +586,3 @@ class Placed:
                     f"at least {PLACED_SHARE:.0%} must have one"
                 )
         return reasons
-
-
-def place_all(
-    outcomes: Sequence[Outcome],
-    documents: pd.DataFrame,
-    sections: pd.DataFrame,
-    chunks: pd.DataFrame,
-    depth: int,
-) -> Placed:
-    """Place the items of n wordings in the corpus, as one ranking of n rows over units.
-
-    The guard reads what the source returned: an item whose text differs from the corpus is a unit
-    of its own.
-    """
-    scored = [
-        [(item.model_copy(update={"score": 0.0}), item.score) for item in outcome.items]
-        if isinstance(outcome, Retrieved)
-        else []
-        for outcome in outcomes
-    ]
-    distinct = list(dict.fromkeys(item for items in scored for item, _ in items))
-    corpus = _Corpus(documents, sections, chunks, distinct)
-    unit_of = {item: corpus.place(item) for item in distinct}
-    row_of: dict[tuple[object, ...], int] = {}
-    units: list[_Unit] = []
-    rows = np.full((len(outcomes), depth), -1, dtype=np.int32)
-    raw = np.full((len(outcomes), depth), -np.inf)
-    for query, items in enumerate(scored):
-        best: dict[int, float] = {}
-        for item, score in items:
-            unit = unit_of[item]
-            row = row_of.setdefault(unit[1:], len(units))
-            if row == len(units):
-                units.append(unit)
-            best.setdefault(row, score)
-        top = list(best.items())[:depth]
-        rows[query, : len(top)] = [row for row, _ in top]
-        raw[query, : len(top)] = [score for _, score in top]
-    failed = [isinstance(outcome, QueryError) for outcome in outcomes]
-    placed = dataclasses.replace(
-        ranking(rows, raw, scale_min_max(raw)),
-        failed=np.array(failed, dtype=bool),
-        failure=next((str(error) for error in outcomes if isinstance(error, QueryError)), None),
-    )
-    ran = np.array([outcome is not None for outcome in outcomes], dtype=bool)
-    return Placed(placed, make_frame(UNITS, units), ran)

@@ -226,6 +226,15 @@ class Source(ABC):
             self._stopped.clear()
         return [task.result() for task in tasks]
 
+    def ask_texts(self, texts: Sequence[str], top_k: int, advance: Advance) -> Replies:
+        """Ask for every wording, but only once for equal texts."""
+        version, distinct = self.ask_version(texts[0]), list(dict.fromkeys(texts))
+        replies = dict(zip(distinct, self.ask_all(distinct, top_k, advance), strict=True))
+        outcomes: list[Outcome] = [replies[text] for text in texts]
+        failed = sum(isinstance(outcome, QueryError) for outcome in outcomes)
+        advance(len(texts) - len(distinct), failed_note(failed))
+        return Replies(outcomes, [], quoted(version, 200))
+
     def ask_again(self, query: str, top_k: int) -> Retrieved | QueryError:
         """Ask a query until it has a result, at most as often as the limits say."""
         try:
@@ -334,16 +343,6 @@ class WebClient:
             if time.monotonic() > deadline:
                 raise too_late(self.limits)
         return bytes(content)
-
-
-def ask_source(source: Source, texts: Sequence[str], top_k: int, advance: Advance) -> Replies:
-    """Ask for every wording, but only once for equal texts."""
-    version, distinct = source.ask_version(texts[0]), list(dict.fromkeys(texts))
-    replies = dict(zip(distinct, source.ask_all(distinct, top_k, advance), strict=True))
-    outcomes: list[Outcome] = [replies[text] for text in texts]
-    failed = sum(isinstance(outcome, QueryError) for outcome in outcomes)
-    advance(len(texts) - len(distinct), failed_note(failed))
-    return Replies(outcomes, [], quoted(version, 200))
 
 
 # ---- The strategy of a retriever outside.

@@ -69,6 +69,24 @@ class Ranking:
             lambda part, fill: np.where(queries[:, None], np.asarray(fill, part.dtype), part)
         )
 
+    @classmethod
+    def read(cls, frame: pd.DataFrame, seed: int, n: int, depth: int) -> "Ranking":
+        """Read one seed of a RUN frame as a ranking of n variants."""
+        part = frame[frame["seed"] == seed]
+        place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
+
+        def read(column: str, empty: float, kind: type = np.float64) -> npt.NDArray[Any]:
+            array: npt.NDArray[Any] = np.full((n, depth), empty, dtype=kind)
+            array[place] = part[column].to_numpy()
+            return array
+
+        raw, norm = (np.nan_to_num(read(name, 0.0)) for name in ("score_raw", "score_norm"))
+        return dataclasses.replace(
+            ranking(read("chunk", -1, np.int32), raw, norm),
+            k_pos=read("k_pos", 0, np.int32),
+            rerank=read("rerank_score", np.nan),
+        )
+
     def without(self, pairs: npt.NDArray[np.int64], n_chunks: int) -> "Ranking":
         """Remove chunks from the rankings of single queries; later chunks move up.
 
@@ -203,21 +221,3 @@ def failed_frame(rankings: Mapping[int, Ranking]) -> pd.DataFrame:
         for row in np.flatnonzero(ranked.failed).tolist()
     ]
     return pd.DataFrame(rows, columns=["variant", "seed"], dtype="int64")
-
-
-def read_ranking(frame: pd.DataFrame, seed: int, n: int, depth: int) -> Ranking:
-    """Read one seed of a RUN frame as a ranking of n variants."""
-    part = frame[frame["seed"] == seed]
-    place = part["variant"].to_numpy(), part["k_final"].to_numpy() - 1
-
-    def read(column: str, empty: float, kind: type = np.float64) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = np.full((n, depth), empty, dtype=kind)
-        array[place] = part[column].to_numpy()
-        return array
-
-    raw, norm = (np.nan_to_num(read(name, 0.0)) for name in ("score_raw", "score_norm"))
-    return dataclasses.replace(
-        ranking(read("chunk", -1, np.int32), raw, norm),
-        k_pos=read("k_pos", 0, np.int32),
-        rerank=read("rerank_score", np.nan),
-    )

@@ -21,7 +21,7 @@ from rag_eval.retrieval.chroma import open_chroma
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding import ChunkTable, Places
 from rag_eval.retrieval.lexical import bm25s_engine
-from rag_eval.retrieval.ranking import Ranking, read_ranking
+from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex
 from rag_eval.storage.home import Home
 from rag_eval.storage.sql import open_store
@@ -250,7 +250,7 @@ def stored_batches(runs: RankedRuns, opened: OpenIndex, name: str) -> dict[int, 
     spec, texts = runs.spec(name), runs.gold_variants.texts
     question = np.asarray(runs.gold.query_of, dtype=np.int64)
     seeds, run = runs.runs[name].about.seeds, runs.runs[name].run
-    lists = {seed: read_ranking(run, seed, len(texts), runs.config.depth) for seed in seeds}
+    lists = {seed: Ranking.read(run, seed, len(texts), runs.config.depth) for seed in seeds}
     make = functools.partial(opened.batch, spec, texts)
     if spec.own_units:
         units = runs.units(name)

@@ -116,22 +116,12 @@ def test_every_stage_of_a_shared_home_has_retries(project_root):
 
 
 @pytest.mark.parametrize(
-    ("reason", "n_before", "is_retried"),
-    [
-        (RunFailureReason.RUN_EXCEPTION, 0, True),
-        (RunFailureReason.RUN_EXCEPTION, 2, False),
-        (RunFailureReason.STEP_FAILURE, 0, False),
-    ],
+    ("reason", "is_retried"),
+    [(RunFailureReason.RUN_EXCEPTION, True), (RunFailureReason.STEP_FAILURE, False)],
 )
-def test_only_a_run_that_lost_its_worker_is_repeated(
-    shipped, instance, reason, n_before, is_retried
-):
-    tags, failed = shipped.resolve_job_def(JOB).run_tags, dg.DagsterRunStatus.FAILURE
-    run = first = create_run_for_test(instance, JOB, tags=tags, status=failed)
-    for _ in range(n_before):
-        origin = dict.fromkeys(("root_run_id", "parent_run_id"), first.run_id)
-        tags = {**tags, **{f"dagster/{name}": run_id for name, run_id in origin.items()}}
-        run = create_run_for_test(instance, JOB, tags=tags, status=failed, **origin)
+def test_only_a_run_that_lost_its_worker_is_repeated(shipped, instance, reason, is_retried):
+    tags = shipped.resolve_job_def(JOB).run_tags
+    run = create_run_for_test(instance, JOB, tags=tags, status=dg.DagsterRunStatus.FAILURE)
     assert auto_reexecution_should_retry_run(instance, run, reason) is is_retried
 
 

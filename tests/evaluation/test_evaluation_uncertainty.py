@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.retrieval.ranking import Ranking, read_ranking, run_frame
+from rag_eval.retrieval.ranking import Ranking, run_frame
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.calibrators import (
     Accepted,
@@ -173,7 +173,7 @@ def rankings(draw, n=4, depth=5):
 def test_a_stored_ranking_is_the_one_that_was_found(first, second):
     frame = run_frame({13: first, 29: second})
     for seed, ranking in ((13, first), (29, second)):
-        read = read_ranking(frame, seed, 4, 5)
+        read = Ranking.read(frame, seed, 4, 5)
         for field in ("rows", "raw", "norm", "k_pos", "rerank"):
             np.testing.assert_array_equal(
                 getattr(read, field), getattr(ranking, field), err_msg=field

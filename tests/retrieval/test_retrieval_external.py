@@ -27,7 +27,6 @@ from rag_eval.retrieval.external import (
     External,
     HttpSource,
     PortSource,
-    load_source,
     match_lists,
     read_run,
 )
@@ -291,7 +290,7 @@ def module(tmp_path, monkeypatch):
 @pytest.mark.parametrize("attribute", ["port", "make", "Port"])
 def test_objects_classes_and_factories_load(module, attribute):
     assert isinstance(
-        ask_port(load_source("mine", f"mine_port:{attribute}", QUICK).port)[0], Retrieved
+        ask_port(PortSource.load("mine", f"mine_port:{attribute}", QUICK).port)[0], Retrieved
     )
 
 
@@ -306,7 +305,7 @@ def test_objects_classes_and_factories_load(module, attribute):
 )
 def test_what_is_no_port_is_an_error_of_the_settings(module, path, shown):
     with pytest.raises(InputError) as raised:
-        load_source("mine", path, QUICK)
+        PortSource.load("mine", path, QUICK)
     assert raised.value.problems[0].code == "source_unusable"
     assert shown in str(raised.value)
 

@@ -9,7 +9,7 @@ import pytest
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents, markdown_sections
-from rag_eval.retrieval.external import UNITS, place_all
+from rag_eval.retrieval.external import UNITS, Placed
 from rag_eval.retrieval.outside import Item, QueryError, Retrieved
 
 GUIDE = (
@@ -59,7 +59,7 @@ def named(unit, *names):
 
 
 def placed(*items):
-    found = place_all([Retrieved((one,)) for one in items], *CORPUS, 1)
+    found = Placed.of([Retrieved((one,)) for one in items], *CORPUS, 1)
     return UNITS.check(found.units).iloc[found.ranking.rows[:, 0]].to_dict("records")
 
 
@@ -132,7 +132,7 @@ def test_equal_things_are_one_unit_and_keep_their_best_place():
     )
     late = QueryError("timeout", "too late")
     outcomes = [Retrieved(three), late, None, Retrieved(())]
-    found = place_all(outcomes, *CORPUS, 5)
+    found = Placed.of(outcomes, *CORPUS, 5)
     assert found.ranking.rows.tolist() == [[0, 1, -1, -1, -1], *[[-1] * 5] * 3]
     assert found.ranking.raw[0, :2].tolist() == [3.0, 1.0]
     assert found.ranking.norm[0, :2].tolist() == [1.0, 0.0]
@@ -169,7 +169,7 @@ def test_a_text_unlike_its_place_is_a_unit_of_its_own():
         item(**there, text="evil", score=2),
         item(**there, score=1),
     )
-    found = place_all([Retrieved(items)], *CORPUS, 4)
+    found = Placed.of([Retrieved(items)], *CORPUS, 4)
     assert found.ranking.rows.tolist() == [[0, 1, -1, -1]]
     assert found.ranking.raw[0, :2].tolist() == [3.0, 2.0]
     assert found.units["returned"].tolist() == ["", "evil"]

@@ -7,7 +7,7 @@ from corpora import listed, made_ranking
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.retrieval.dense import reciprocal_rank, weighted
+from rag_eval.retrieval.dense import Hybrid
 from rag_eval.retrieval.ranking import order, scale_by_top, scale_min_max, select
 from rag_eval.retrieval.strategies import _mmr, order_by_scores
 
@@ -120,7 +120,8 @@ def two_rankings(draw):
 def test_weighted_fusion(rankings, weights, depth):
     count, width, lexical, vector = rankings
     options = {"alpha": weights[0], "beta": weights[1], "depth": depth}
-    fused = weighted(made_ranking(lexical, width), made_ranking(vector, width), **options)
+    hybrid = Hybrid(name="h", kind="hybrid", alpha=weights[0], beta=weights[1])
+    fused = hybrid.fuse(made_ranking(lexical, width), made_ranking(vector, width), depth)
     for query, (left, right) in enumerate(zip(lexical, vector, strict=True)):
         wanted = reference.weighted(left, right, ids_of(count), **options)
         assert listed(fused, query) == listed(fused, query, "norm") == wanted
@@ -135,7 +136,7 @@ def test_weighted_fusion(rankings, weights, depth):
 def test_reciprocal_rank_fusion(rankings, k, depth):
     count, width, lexical, vector = rankings
     both = made_ranking(lexical, width), made_ranking(vector, width)
-    fused = reciprocal_rank(*both, k=k, depth=depth)
+    fused = Hybrid(name="h", kind="hybrid", fusion="rrf", rrf_k=k).fuse(*both, depth)
     for query, (left, right) in enumerate(zip(lexical, vector, strict=True)):
         wanted = reference.reciprocal_rank(left, right, ids_of(count), k, depth)
         assert listed(fused, query) == wanted

@@ -18,7 +18,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import AnyStrategy, IdentityInputs
 from rag_eval.retrieval import outside
-from rag_eval.retrieval.outside import QueryError, ask_source
+from rag_eval.retrieval.outside import QueryError
 from rag_eval.retrieval.qdrant import QdrantSource
 
 ROWS = [
@@ -283,7 +283,7 @@ ADDRESSES = {
 def test_an_engine_that_is_down_fails_every_query_and_ends_nothing(kind):
     need_package({"pgvector": "psycopg", "qdrant": "qdrant_client", "opensearch": "httpx"}[kind])
     with Index({"kind": kind, "url": ADDRESSES[kind], "index": "notes"}, None).open() as source:
-        replies = ask_source(source, ["tried", "night"], 3, lambda *_: None)
+        replies = source.ask_texts(["tried", "night"], 3, lambda *_: None)
     assert [outcome.code for outcome in replies.outcomes] == ["connection", "connection"]
     assert replies.version == ""
     assert "secret" not in repr(replies)

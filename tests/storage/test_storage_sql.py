@@ -70,19 +70,13 @@ def test_values_that_one_of_the_databases_cannot_hold_become_the_same_in_both(st
     add(
         store,
         (1, nan, hostile, False, [hostile, "\\u0000", nan, {"x": (infinity, 1.5)}]),
-        (2, -infinity, "", False, []),
-        (3, -0.0, None, None, None),
+        (2, -0.0, "", None, []),
     )
-    first, second, third = notes(store)
-    assert str(third["deltaS"]) == "0.0"
-    assert first == {
-        "id": 1,
-        "deltaS": None,
-        "text": "a\ufffdb\ufffdc",
-        "done": False,
-        "more": ["a\ufffdb\ufffdc", "\\u0000", None, {"x": [None, 1.5]}],
-    }
-    assert second == {"id": 2, "deltaS": None, "text": "", "done": False, "more": []}
+    first, second = notes(store)
+    more = ["a\ufffdb\ufffdc", "\\u0000", None, {"x": [None, 1.5]}]
+    text = "a\ufffdb\ufffdc"
+    assert first == {"id": 1, "deltaS": None, "text": text, "done": False, "more": more}
+    assert (str(second["deltaS"]), second["text"], second["more"]) == ("0.0", "", [])
     assert notes(store, {"text": hostile}) == [first]
 
 
@@ -144,9 +138,7 @@ def test_a_table_with_other_columns_is_refused_and_both_are_named(store, place, 
     (problem,) = caught.value.problems
     assert problem.code == "table_differs"
     assert "id BIGINT, deltas DOUBLE" in problem.found.replace("deltaS", "deltas")
-    assert problem.accepted.startswith(
-        f"{other.columns[0].name} {'BIGINT' if other.columns[0].kind == 'integer' else 'TEXT'}"
-    )
+    assert problem.accepted.startswith(("id BIGINT", "id TEXT"))
     assert postgres_server.quote(postgres_server.PASSWORD, safe="") not in str(caught.value)
 
 
@@ -219,29 +211,22 @@ def test_what_is_no_sqlite_database_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "letter.txt"
     path.write_text("Dear reader, this is no database. " * 100)
     before = path.read_bytes()
-    for place in (path, tmp_path, path / "below.db"):
-        with pytest.raises(InputError, match="database_failed") as caught:
+    for place in (path, path / "below.db"):
+        with pytest.raises(InputError, match="database_failed"):
             SqlStore(place).create(NOTES)
-        assert str(tmp_path) in caught.value.problems[0].file
     assert path.read_bytes() == before
 
 
 def test_an_emptied_database_of_a_home_with_runs_is_refused(tmp_path):
     path = tmp_path / "rag_eval.db"
-    path.touch()
-    SqlStore(path).create(
-        NOTES
-    )  # Without a kept run, the empty file may come from a killed process, so it is accepted.
+    path.touch()  # without a kept run, the file may come from a killed process
+    SqlStore(path).create(NOTES)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "20260101T000000000Z-00000000.json").write_text("{}")
     SqlStore(path).create(NOTES)
     path.write_bytes(b"")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="database_empty"):
         SqlStore(path)
-    problem = caught.value.problems[0]
-    assert (problem.code, problem.file) == ("database_empty", str(path))
-    path.unlink()
-    SqlStore(path).create(NOTES)
 
 
 COLUMNS = (
