@@ -1,6 +1,6 @@
 """Measure how much evidence changes with the wording, and the figures of it for the report."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
@@ -91,7 +91,7 @@ _RBO_P = 0.9
 """Persistence of the reader: 0.9 puts 86 % of the weight on the top 10."""
 
 
-def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
+def _mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int) -> FloatArray:
     """Average the rank-biased overlap of all pairs of runs (wordings x seeds) of each query.
 
     `rankings` is [n, k], the top k of each run, -1 = padding; `query_of` [n] is its query. Returns
@@ -101,9 +101,9 @@ def mean_pairwise_rbo(rankings: ArrayLike, query_of: ArrayLike, n_queries: int) 
     first, second = _pairs(query, n_queries)
     total = np.zeros(n_queries)
     for start in range(0, len(first), _BLOCK):
-        one, two = first[start : start + _BLOCK], second[start : start + _BLOCK]
-        overlap = _rank_biased_overlap(lists[one], lists[two])
-        total += np.bincount(query[one], weights=overlap, minlength=n_queries)
+        left, right = first[start : start + _BLOCK], second[start : start + _BLOCK]
+        overlap = _rank_biased_overlap(lists[left], lists[right])
+        total += np.bincount(query[left], weights=overlap, minlength=n_queries)
     count = np.bincount(query[first], minlength=n_queries).astype(np.float64)
     count[count == 0] = np.nan
     return np.asarray(total / count)
@@ -148,16 +148,19 @@ def _rank_biased_overlap(left: IntArray, right: IntArray) -> FloatArray:
     return np.where(short > 0, overlap, np.where(long == 0, 1.0, 0.0))
 
 
-# ---- Measure how much evidence changes with the wording and how far it lies from the question.
+# ---- How far the evidence lies from the question, and what changes the hit.
 
 STABLE_BELOW, TRANSITIONAL_BELOW, DELTA_S_TARGET = 0.40, 0.60, 0.45
 RBO_CONVERGENT, RBO_CHAOTIC = 0.5, 0.2
 SAME_DISTANCE = 0.02
 """Largest difference of two delta_s that cannot tell the anchor from the decoy."""
-
-LambdaState = Literal["convergent", "recursive", "divergent", "chaotic", "undefined"]
-
-STATE_OF_REASON: dict[str, LambdaState] = {
+ZONES = ("stable", "transitional", "risk", "undefined")
+STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
+NO_SECOND_RUN = (
+    "no question has a second wording, and none was run under a second seed, so convergence "
+    "is not known"
+)
+STATE_OF_REASON: dict[str, str] = {
     "same_hits_same_order": "convergent",
     "seeds_change_hit": "recursive",
     "wordings_change_hit": "divergent",
@@ -187,7 +190,7 @@ CAUSES: dict[str, str] = {
 """Likely cause of each reason, and what to look at."""
 
 
-def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) -> FloatArray:
+def _delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) -> FloatArray:
     """Compute 1 - cosine of texts with the mean of the top retrieved chunks, [n] in [0, 1].
 
     `query_vectors` [n, d] are those of questions, anchors or decoys, `chunk_vectors` [n_chunks, d]
@@ -212,71 +215,53 @@ def delta_s(query_vectors: ArrayLike, chunk_vectors: ArrayLike, top: ArrayLike) 
     return distance
 
 
-def zones(distance: ArrayLike) -> NDArray[np.str_]:
+def _zones(distance: FloatArray) -> NDArray[np.str_]:
     """Name the zone of each `delta_s`: `stable`, `transitional`, `risk`, or `undefined` for NaN."""
-    values = np.asarray(distance, dtype=np.float64)
-    conditions = [np.isnan(values), values < STABLE_BELOW, values < TRANSITIONAL_BELOW]
+    conditions = [np.isnan(distance), distance < STABLE_BELOW, distance < TRANSITIONAL_BELOW]
     return np.select(conditions, ["undefined", "stable", "transitional"], default="risk")
 
 
-class LambdaStates(NamedTuple):
-    """State of each query, [n_queries] each."""
+def _lambda_reasons(hits: FloatArray, mean_rbo: FloatArray) -> NDArray[np.str_]:
+    """Classify each query over its wordings and seeds by a key of `STATE_OF_REASON`.
 
-    state: NDArray[np.str_]
-    reason: NDArray[np.str_]
-    """Keys of `STATE_OF_REASON`."""
-    convergent_and_hit: BoolArray
-    """Whether a query is convergent and every run found the evidence; gates count this."""
-
-
-def lambda_states(hits: ArrayLike, mean_rbo: ArrayLike) -> LambdaStates:
-    """Classify each query over its wordings and seeds; the first rule that holds gives the state.
-
-    `hits`, [n_queries, n_wordings, n_seeds], is 0/1, NaN where a query has no such run. `mean_rbo`,
-    [n_queries], is the mean pairwise rank-biased overlap of the runs' top k.
+    The first rule that holds counts. `hits`, [n_queries, n_wordings, n_seeds], is 0/1, NaN where a
+    query has no such run. `mean_rbo`, [n_queries], is the mean pairwise rank-biased overlap of the
+    runs' top k.
     """
-    pattern, overlap = _cube(hits), np.asarray(mean_rbo, dtype=np.float64)
-    runs = np.count_nonzero(~np.isnan(pattern), axis=(1, 2))
-    seeds = _varies(pattern, (2,)).any(axis=1)
-    wordings = _varies(pattern, (1,)).any(axis=1)
+    runs = np.count_nonzero(~np.isnan(hits), axis=(1, 2))
+    seeds, wordings = _varies(hits, (2,)).any(axis=1), _varies(hits, (1,)).any(axis=1)
     # Of two runs with different wordings and seeds, the wording is the likelier cause.
-    wordings |= _varies(pattern, (1, 2)) & ~seeds
+    wordings |= _varies(hits, (1, 2)) & ~seeds
     rules = {
         "one_run": runs <= 1,
         "seeds_and_wordings_change_hit": seeds & wordings,
-        "lists_disagree": overlap < RBO_CHAOTIC,
+        "lists_disagree": mean_rbo < RBO_CHAOTIC,
         "seeds_change_hit": seeds,
         "wordings_change_hit": wordings,
-        "order_drifts": overlap < RBO_CONVERGENT,
+        "order_drifts": mean_rbo < RBO_CONVERGENT,
     }
-    reason = np.select(list(rules.values()), list(rules), default="same_hits_same_order")
-    state = np.array([STATE_OF_REASON[name] for name in reason.tolist()], dtype=np.str_)
-    always = (np.where(np.isnan(pattern), 1.0, pattern) > 0).all(axis=(1, 2))
-    return LambdaStates(state, reason, (state == "convergent") & always)
+    return np.select(list(rules.values()), list(rules), default="same_hits_same_order")
+
+
+def _convergent_and_hit(states: np.ndarray, hits: FloatArray) -> FloatArray:
+    """Tell whether a query is convergent and every run found the evidence; gates count this."""
+    is_hit = (np.isnan(hits) | (hits > 0)).all(axis=(1, 2)) & (states == "convergent")
+    return np.where(np.isin(states, ["", "undefined"]), np.nan, is_hit)
 
 
 def _varies(values: FloatArray, axis: tuple[int, ...]) -> BoolArray:
     """Tell whether the values without NaN differ along the axes."""
-    missing = np.isnan(values)
-    highest = np.where(missing, -np.inf, values).max(axis=axis, initial=-np.inf)
-    lowest = np.where(missing, np.inf, values).min(axis=axis, initial=np.inf)
-    varies: BoolArray = highest > lowest
+    varies: BoolArray = np.fmax.reduce(values, axis=axis) > np.fmin.reduce(values, axis=axis)
     return varies
 
 
-# ---- Which wordings change a hit, and how much they cost.
+def _flip_matrix(hits: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Compare the hits of wordings i and j under the same seed, [n_wordings, n_wordings] each.
 
-
-def flip_matrix(hits: ArrayLike) -> tuple[FloatArray, IntArray]:
-    """Compare the hits of wordings i and j under the same seed.
-
-    `hits`, [n_queries, n_wordings, n_seeds], is 0/1, NaN where missing. Returns two matrices
-    [n_wordings, n_wordings]. The first has the share of questions whose hit differs; a question
-    counts by the share of differing seeds. The second has the number of questions with both
-    wordings.
+    The first matrix has the share of questions whose hit differs; a question counts by the share of
+    differing seeds. The second has the number of questions with both wordings.
     """
-    cube = _cube(hits)
-    left, right = cube[:, :, None], cube[:, None]
+    left, right = hits[:, :, None], hits[:, None]
     both = ~np.isnan(left) & ~np.isnan(right)
     seeds = both.sum(axis=3)
     differs = (both & (left != right)).sum(axis=3)
@@ -285,42 +270,89 @@ def flip_matrix(hits: ArrayLike) -> tuple[FloatArray, IntArray]:
     return np.divide(total, n, out=np.full(n.shape, np.nan), where=n > 0), n
 
 
-def wording_range(values: ArrayLike) -> dict[str, FloatArray]:
-    """Take the worst, mean and best wording of [n_queries, n_wordings, n_seeds] values.
+def _mean_over_last(values: FloatArray) -> FloatArray:
+    """Average over the last axis; NaN without a value."""
+    n = np.count_nonzero(~np.isnan(values), axis=-1)
+    return np.where(n, np.nansum(values, axis=-1) / np.maximum(n, 1), np.nan)
 
-    Seeds are averaged inside the wording first. A question without runs has NaN.
+
+# ---- The figures of a strategy.
+
+
+def measure_wordings(
+    runs: RankedRuns, name: str, source: EmbeddingSource
+) -> tuple[StrategyStability, FloatArray, list[str]]:
+    """Measure how much the wording and the seed matter, and how far the evidence lies.
+
+    Returns the figures, the distance of each run to its question, and the lambda state of each
+    question, empty for questions without gold.
     """
-    cube = _cube(values)
-    per_cell = np.count_nonzero(~np.isnan(cube), axis=2)
-    cell = np.nan_to_num(cube).sum(axis=2) / np.maximum(per_cell, 1)
-    has_runs = per_cell > 0
-    n = np.count_nonzero(has_runs, axis=1)
+    gold, level, scores = runs.gold, runs.config.level, runs.scores(name)
+    distances, distance = _measure_distances(runs, name, source)
+    ran = slice(None) if scores.ran is None else np.flatnonzero(scores.ran)
+    hits, recall = (scores.cube(level, f"{label}@{ALWAYS_K}", gold) for label in ("Success", "R"))
+    owner = gold.query_of[scores.variant][ran]
+    overlap = _mean_pairwise_rbo(scores.top[ran], owner, len(gold.queries))
+    eligible = ~np.isnan(hits).all(axis=(1, 2))
+    reasons = _lambda_reasons(hits[eligible], overlap[eligible])
+    states = np.full(len(gold.queries), "", dtype=object)
+    states[eligible] = [STATE_OF_REASON[reason] for reason in reasons.tolist()]
+    together = _convergent_and_hit(states, hits)
+    unknown = NO_SECOND_RUN if eligible.any() and np.isnan(together).all() else None
+    cubes = {k: scores.cube(level, f"Success@{k}", gold) for k in cutoffs_of(runs.config.k)}
+    flip_share, flip_n = _flip_matrix(hits)
+    by_wording, missed = _mean_over_last(recall), 1 - _mean_over_last(hits)
     ranges = {
-        "worst": np.where(has_runs, cell, np.inf).min(axis=1, initial=np.inf),
-        "mean": np.where(has_runs, cell, 0.0).sum(axis=1) / np.maximum(n, 1),
-        "best": np.where(has_runs, cell, -np.inf).max(axis=1, initial=-np.inf),
+        "worst": np.fmin.reduce(by_wording, axis=1),
+        "mean": _mean_over_last(by_wording),
+        "best": np.fmax.reduce(by_wording, axis=1),
     }
-    return {name: np.where(n == 0, np.nan, part) for name, part in ranges.items()}
+    first, *others = runs.rows(name).values()
+
+    def figure(values: FloatArray, reason: str | None = None) -> Figure:
+        """Aggregate one value per query."""
+        return figure_of(aggregate([""], values[:, None], gold.shared)[0], reason)
+
+    def changes(cube: FloatArray) -> FloatArray:
+        """Tell whether the hit of a question with several wordings changes."""
+        several = (~np.isnan(cube)).any(axis=2).sum(axis=1) > 1
+        return np.where(several, _varies(cube, (1, 2)), np.nan)
+
+    figures = StrategyStability.model_validate(
+        {
+            "level": level,
+            "n_queries": int(eligible.sum()),
+            "delta_s": distances,
+            "rbo": figure(np.where(eligible, overlap, np.nan)),
+            "lambda": _shares(states[eligible], STATES),
+            "reasons": {
+                reason: {"n": int(np.sum(reasons == reason)), "cause": cause}
+                for reason, cause in CAUSES.items()
+                if (reasons == reason).any()
+            },
+            "convergent_and_hit": figure(together, unknown),
+            "hit_changes_with_wording": {
+                f"hit_at_{k}": figure(changes(cube)) for k, cube in cubes.items()
+            },
+            "flip_matrix": {
+                "wordings": gold.wordings[1],
+                "share": [[number(x) for x in row] for row in flip_share.tolist()],
+                "n": flip_n.tolist(),
+            },
+            "recall_at_10_by_wording": {part: figure(row) for part, row in ranges.items()},
+            "by_wording": {
+                wording: {**figure(by_wording[:, at]).dump(), "miss": figure(missed[:, at])}
+                for at, wording in enumerate(gold.wordings[1])
+            },
+            "seeds_change_nothing": None
+            if len(runs.config.seeds) == 1
+            else all(np.array_equal(first, other) for other in others),
+        }
+    )
+    return figures, distance, [str(state) for state in states]
 
 
-def _cube(values: ArrayLike) -> FloatArray:
-    cube = np.asarray(values, dtype=np.float64)
-    if cube.ndim != 3:  # noqa: PLR2004 - the axes of the message
-        raise ValueError(
-            f"values has shape {cube.shape}; accepted: [n_queries, n_wordings, n_seeds]"
-        )
-    return cube
-
-
-NO_SECOND_RUN = (
-    "no question has a second wording, and none was run under a second seed, so convergence "
-    "is not known"
-)
-ZONES = ("stable", "transitional", "risk", "undefined")
-STATES = ("convergent", "recursive", "divergent", "chaotic", "undefined")
-
-
-def measure_distances(
+def _measure_distances(
     runs: RankedRuns, name: str, source: EmbeddingSource
 ) -> tuple[DeltaS, FloatArray]:
     """Measure delta_s to the question, to the gold evidence and to the decoy.
@@ -331,20 +363,19 @@ def measure_distances(
     top, reason = _top_chunks(runs, name)
     chunks = source.chunk_vectors()
     questions = source.query_vectors(gold.variants["text"].tolist())
-    distance = delta_s(questions[scores.variant], chunks, top)
+    distance = _delta_s(questions[scores.variant], chunks, top)
     owner = gold.query_of[scores.variant]
     targets = _evidence_vectors(runs, chunks)
     lacks = [np.asarray(~part.any(axis=1)) for part in targets]
     to_anchor, to_decoy = (
-        np.where(lack[owner], np.nan, delta_s(part[owner], chunks, top))
+        np.where(lack[owner], np.nan, _delta_s(part[owner], chunks, top))
         for part, lack in zip(targets, lacks, strict=True)
     )
     between = np.abs(to_anchor - to_decoy)
     close = np.where(np.isnan(between), np.nan, between <= SAME_DISTANCE)
     failed = scores.failed if reason is None else np.zeros(len(owner), dtype=bool)
-    names = ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"]
-    records = aggregate(
-        names,
+    first, *others = aggregate(
+        ["delta_s", "to_anchor", "to_decoy", "anchor_and_decoy_equally_close"],
         np.stack([distance, to_anchor, to_decoy, close], axis=1),
         gold.shared,
         query_of=owner,
@@ -354,14 +385,13 @@ def measure_distances(
         ineligible=np.stack([np.zeros_like(lacks[0]), *lacks, lacks[0] | lacks[1]], axis=1),
     )
     within = within_query(np.where(failed, 1.0, distance), owner, len(gold.queries))[:, 0]
-    others = zip(names[1:], (figure_of(record, reason) for record in records[1:]), strict=True)
     figures = DeltaS.model_validate(
         {
-            **interval_fields(records[0]),
+            **interval_fields(first),
             "why": {} if reason is None else {"value": reason},
             "target": f"<= {DELTA_S_TARGET}",
-            "zones": _shares(zones(within), ZONES),
-            **dict(others),
+            "zones": _shares(_zones(within), ZONES),
+            **{record.label: figure_of(record, reason) for record in others},
         }
     )
     return figures, distance
@@ -411,87 +441,9 @@ def _evidence_vectors(runs: RankedRuns, chunks: np.ndarray) -> tuple[FloatArray,
     return anchor, decoy
 
 
-def measure_wordings(
-    runs: RankedRuns, name: str, distances: DeltaS
-) -> tuple[StrategyStability, list[str]]:
-    """Measure how much the wording and the seed matter.
-
-    The second value is the lambda state of each question, empty for questions without gold.
-    """
-    gold, level, scores = runs.gold, runs.config.level, runs.scores(name)
-    ran = slice(None) if scores.ran is None else np.flatnonzero(scores.ran)
-    hits, recall = (scores.cube(level, f"{label}@{ALWAYS_K}", gold) for label in ("Success", "R"))
-    eligible = ~np.isnan(hits).all(axis=(1, 2))
-    owner = gold.query_of[scores.variant][ran]
-    overlap = mean_pairwise_rbo(scores.top[ran], owner, len(gold.queries))
-    states = lambda_states(hits[eligible], overlap[eligible])
-    together = np.full(len(gold.queries), np.nan)
-    together[eligible] = np.where(states.state == "undefined", np.nan, states.convergent_and_hit)
-    unknown = NO_SECOND_RUN if eligible.any() and np.isnan(together).all() else None
-    flips = {}
-    for k in cutoffs_of(runs.config.k):
-        cube = scores.cube(level, f"Success@{k}", gold)
-        several = (~np.isnan(cube)).any(axis=2).sum(axis=1) > 1
-        changes = np.full(len(cube), np.nan)
-        low, high = (take(cube[several], axis=(1, 2)) for take in (np.nanmin, np.nanmax))
-        changes[several] = high != low
-        flips[f"hit_at_{k}"] = _figure(changes, runs, f"hit@{k} changes")
-    flip_share, flip_n = flip_matrix(hits)
-    first, *others = runs.rows(name).values()
-    state = np.full(len(gold.queries), "", dtype=object)
-    state[eligible] = states.state
-    figures = StrategyStability.model_validate(
-        {
-            "level": level,
-            "n_queries": int(eligible.sum()),
-            "delta_s": distances,
-            "rbo": _figure(np.where(eligible, overlap, np.nan), runs, "rbo"),
-            "lambda": _shares(states.state, STATES),
-            "reasons": {
-                reason: {"n": int(np.sum(states.reason == reason)), "cause": cause}
-                for reason, cause in CAUSES.items()
-                if (states.reason == reason).any()
-            },
-            "convergent_and_hit": _figure(together, runs, "convergent and hit", unknown),
-            "hit_changes_with_wording": flips,
-            "flip_matrix": {
-                "wordings": gold.wordings[1],
-                "share": [[number(x) for x in row] for row in flip_share.tolist()],
-                "n": flip_n.tolist(),
-            },
-            "recall_at_10_by_wording": {
-                part: _figure(values, runs, part) for part, values in wording_range(recall).items()
-            },
-            "by_wording": {
-                wording: {
-                    **_figure(_mean_over_seeds(recall[:, at]), runs, wording).dump(),
-                    "miss": _figure(1 - _mean_over_seeds(hits[:, at]), runs, wording),
-                }
-                for at, wording in enumerate(gold.wordings[1])
-            },
-            "seeds_change_nothing": None
-            if len(runs.config.seeds) == 1
-            else all(np.array_equal(first, other) for other in others),
-        }
-    )
-    return figures, [str(one) for one in state]
-
-
-def _mean_over_seeds(values: FloatArray) -> FloatArray:
-    """Average [n_queries, n_seeds] over the seeds; NaN for a question that was not run."""
-    n = np.count_nonzero(~np.isnan(values), axis=1)
-    return np.where(n, np.nansum(values, axis=1) / np.maximum(n, 1), np.nan)
-
-
 def _shares(values: np.ndarray, names: tuple[str, ...]) -> dict[str, Share]:
     counts = {name: int(np.sum(values == name)) for name in names}
     return {
         name: Share(share=number(n / len(values)) if len(values) else None, n=n)
         for name, n in counts.items()
     }
-
-
-def _figure(values: FloatArray, runs: RankedRuns, label: str, reason: str | None = None) -> Figure:
-    """Aggregate one value per query."""
-    records = aggregate([label], values[:, None], runs.gold.shared)
-    return figure_of(records[0], reason)

@@ -12,7 +12,7 @@ from rag_eval.core.records import ComparedPair, Measure
 from rag_eval.core.types import Level
 from rag_eval.measures.answers import RagasFigure, measure_contexts
 from rag_eval.measures.run_scores import LEVELS
-from rag_eval.measures.stability import StabilityPart, measure_distances, measure_wordings
+from rag_eval.measures.stability import StabilityPart, measure_wordings
 from rag_eval.measures.strategy_figures import (
     AnnRecall,
     SlicesPart,
@@ -128,8 +128,7 @@ def measure_stability(
     with work.progress.step("Measuring stability", len(scored.names), "strategies") as advance:
         for name in scored.names:
             scores = scored.scores(name)
-            distances, per_run = measure_distances(scored, name, source)
-            figures[name], states = measure_wordings(scored, name, distances)
+            figures[name], per_run, states = measure_wordings(scored, name, source)
             per_query = gold_variants.queries[["query_id"]].assign(lambda_state=states)
             per_query.insert(0, "strategy", name)
             lambdas.append(per_query)

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.measures.stability import (
-    delta_s,
-    flip_matrix,
-    lambda_states,
-    mean_pairwise_rbo,
-    wording_range,
-    zones,
+    STATE_OF_REASON,
+    _convergent_and_hit,
+    _delta_s,
+    _flip_matrix,
+    _lambda_reasons,
+    _mean_over_last,
+    _mean_pairwise_rbo,
+    _zones,
 )
 from rag_eval.measures.strategy_figures import _ann_recall
 
@@ -51,7 +53,7 @@ def rows(rankings, depth=8):
 @settings(max_examples=100)
 def test_mean_over_all_pairs_of_a_query(runs):
     query = np.array([q for q, _ in runs], dtype=np.int64)
-    ours = mean_pairwise_rbo(rows([ranking for _, ranking in runs]), query, 4)
+    ours = _mean_pairwise_rbo(rows([ranking for _, ranking in runs]), query, 4)
     for q in range(4):
         own = [ranking for owner, ranking in runs if owner == q]
         pairs = [slow_rbo(own[i], own[j], 0.9) for i in range(len(own)) for j in range(i)]
@@ -67,7 +69,7 @@ def test_ann_recall_is_the_share_of_the_exact_list():
 
 def test_defective_rankings_are_refused():
     with pytest.raises(ValueError, match="more than once"):
-        mean_pairwise_rbo([[1, 2], [1, 1]], [0, 0], 1)
+        _mean_pairwise_rbo([[1, 2], [1, 1]], [0, 0], 1)
 
 
 def test_delta_s_equals_the_definition():
@@ -76,7 +78,7 @@ def test_delta_s_equals_the_definition():
     top = np.argsort(rng.random((20, 30)), axis=1)[:, :5]
     top[3, 2:] = -1
     top[4] = -1
-    ours = delta_s(queries, chunks, top)
+    ours = _delta_s(queries, chunks, top)
     for row in range(20):
         codes = top[row][top[row] >= 0]
         if len(codes):
@@ -93,17 +95,13 @@ def test_delta_s_equals_the_definition():
 
 def test_delta_s_at_its_ends():
     chunks = np.array([[1.0, 0], [0, 1], [-1, 0], [0, 0]])
-    ours = delta_s([[2, 0]] * 4 + [[0, 0]], chunks, [[0, -1], [1, -1], [2, -1], [3, -1], [0, -1]])
+    ours = _delta_s([[2, 0]] * 4 + [[0, 0]], chunks, [[0, -1], [1, -1], [2, -1], [3, -1], [0, -1]])
     assert ours.tolist() == [0, 1, 1, 1, 1]
 
 
 def test_zones_at_their_edges():
     names = ["stable"] * 2 + ["transitional"] * 2 + ["risk"] * 2 + ["undefined"]
-    assert zones([0, 0.399, 0.40, 0.599, 0.60, 1, NAN]).tolist() == names
-
-
-def states(hits, rbo):
-    return lambda_states(np.array([hits], dtype=float), [rbo])
+    assert _zones(np.array([0, 0.399, 0.40, 0.599, 0.60, 1, NAN])).tolist() == names
 
 
 @pytest.mark.parametrize(
@@ -128,14 +126,14 @@ def states(hits, rbo):
     ],
 )
 def test_states_by_their_definition(hits, rbo, state, reason):
-    found = states(hits, rbo)
-    assert (found.state[0], found.reason[0]) == (state, reason)
+    (found,) = _lambda_reasons(np.array([hits], dtype=float), np.array([rbo]))
+    assert (found, STATE_OF_REASON[found]) == (reason, state)
 
 
 def test_convergent_and_hit_is_what_gates_count():
     hits = np.array([[[1, 1]], [[0, 0]], [[1, NAN]], [[1, 1]]])
-    found = lambda_states(hits, [0.9, 0.9, NAN, 0.3]).convergent_and_hit
-    assert found.tolist() == [True, False, False, False]
+    states = np.array(["convergent", "convergent", "undefined", "divergent"], dtype=object)
+    np.testing.assert_array_equal(_convergent_and_hit(states, hits), [1, 0, NAN, 0])
 
 
 # flips
@@ -143,16 +141,16 @@ def test_convergent_and_hit_is_what_gates_count():
 
 def test_flip_matrix_has_its_denominators():
     first, second = [[1, 1], [0, 0], [1, 1]], [[1, 1], [1, 0], [NAN, NAN]]
-    share, n = flip_matrix([first, second, [[0, NAN], [1, NAN], [0, 0]]])
+    share, n = _flip_matrix(np.array([first, second, [[0, NAN], [1, NAN], [0, 0]]], dtype=float))
     np.testing.assert_allclose(share, [[0, 2.5 / 3, 0], [2.5 / 3, 0, 1], [0, 1, 0]])
     assert n.tolist() == [[3, 3, 2], [3, 3, 2], [2, 2, 2]]
-    share, n = flip_matrix(np.array([[[1.0], [NAN]]]))
+    share, n = _flip_matrix(np.array([[[1.0], [NAN]]]))
     assert math.isnan(share[0, 1])
     assert n.tolist() == [[1, 0], [0, 0]]
 
 
-def test_worst_mean_and_best_wording():
-    found = wording_range([[[1, 0], [1, 1], [NAN, NAN]], [[NAN, NAN], [NAN, NAN], [NAN, NAN]]])
-    np.testing.assert_array_equal(found["worst"], [0.5, NAN])
-    np.testing.assert_array_equal(found["mean"], [0.75, NAN])
-    np.testing.assert_array_equal(found["best"], [1, NAN])
+def test_seeds_are_averaged_and_a_question_without_runs_has_no_mean():
+    cube = np.array([[[1, 0], [1, 1], [NAN, NAN]], [[NAN, NAN], [NAN, NAN], [NAN, NAN]]])
+    cells = _mean_over_last(cube)
+    np.testing.assert_array_equal(cells, [[0.5, 1, NAN], [NAN, NAN, NAN]])
+    np.testing.assert_array_equal(_mean_over_last(cells), [0.75, NAN])
