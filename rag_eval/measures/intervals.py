@@ -19,26 +19,24 @@ SEED = 20_240_229
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasureRecord:
-    """One measure of one strategy, as the report shows it."""
+    """One measure of one strategy: the mean over the scored queries, NaN without one.
+
+    Of the `n_attempted` queries, `n_scored` are in the mean, of which `n_failed` have a failed
+    retrieval; `n_ineligible` have no score. `n_effective` is the number of independent questions
+    that the scored ones are worth. `judged_at_k` is the mean `Judged@k` at the cutoff of the
+    measure, NaN unless the labels include it.
+    """
 
     label: str
-    """Name of the measure, such as `R@10` or `delta_s`."""
     value: float
-    """Mean over the scored queries; NaN without a scored query."""
     ci_low: float
     ci_high: float
     n_attempted: int
-    """Number of attempted queries: n_scored + n_ineligible."""
     n_scored: int
-    """Number of queries in the mean, including failed queries."""
     n_failed: int
-    """Number of scored queries with at least one failed retrieval."""
     n_ineligible: int
-    """Number of queries without a score, because the gold is empty or no value exists."""
     n_effective: float
-    """Number of independent questions that the scored queries are worth; 0 without a query."""
     judged_at_k: float
-    """Mean `Judged@k` at the cutoff of the measure; NaN unless the labels include `Judged@k`."""
 
 
 def aggregate(
@@ -61,14 +59,10 @@ def aggregate(
     ineligible too.
     """
     n, runs = len(gold), as_values(values)
-    if runs.shape[1] != len(labels):
-        raise ValueError(f"values has {runs.shape[1]} columns for {len(labels)} labels")
     query = np.arange(n) if query_of is None else as_codes(query_of, "query_of")
-    if len(query) != len(runs):
-        raise ValueError(
-            f"values has {len(runs)} rows for {len(query)} runs; "
-            "accepted: one row a run, named by query_of, or one a query"
-        )
+    if runs.shape != (len(query), len(labels)):
+        shape = f"{len(query)} runs and {len(labels)} labels"
+        raise ValueError(f"values has shape {runs.shape} for {shape}")
     broken = np.zeros(len(runs), dtype=bool) if failed is None else np.asarray(failed, dtype=bool)
     means = within_query(
         np.where(broken[:, None], np.asarray(failed_value, dtype=np.float64), runs), query, n
@@ -127,25 +121,23 @@ _TIE = 1e-12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """Strategy a against strategy b under m measures, [m] each."""
+    """Strategy a against strategy b under m measures, [m] each.
+
+    `delta` is the mean of a - b over the queries with both values, `p` the two-sided p of no
+    difference before an adjustment by `holm`. The counts are of queries on which a is better or
+    worse by the direction of the measure. `minimum_detectable` is the smallest true difference
+    found with 80 % power at two-sided 5 %; NaN with a single question, or for rates over 1.
+    """
 
     delta: FloatArray
-    """Mean of a - b over the queries with both values."""
     ci_low: FloatArray
     ci_high: FloatArray
     p: FloatArray
-    """Two-sided p of no difference, before an adjustment by `holm`."""
     n_better: IntArray
-    """Number of queries on which a is better, by the direction of the measure."""
     n_worse: IntArray
     n_tied: IntArray
     n_effective: FloatArray
-    """Number of independent questions that the compared questions are worth."""
     minimum_detectable: FloatArray
-    """Smallest true difference found with 80 % power at two-sided 5 %.
-
-    NaN with a single question, or for rates if it exceeds 1.
-    """
 
 
 def paired_comparison(

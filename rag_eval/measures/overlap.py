@@ -1,23 +1,13 @@
 """How much questions depend on one another: by the gold documents that they share.
 
 Two questions that need the same documents succeed and fail together, so n questions are worth
-fewer than n. `SharedGold` holds who shares gold with whom; every interval, paired test and smallest
-detectable difference of a mean over questions is made from it::
-
-    gold = SharedGold.of_pairs(question, document, n)   # codes of the relevant pairs
-    gold = SharedGold.of_groups(codes)                  # groups only: one document for each group
-    interval = mean_interval(values, gold)              # [n, m] in [0, 1], NaN = not scored
-    interval.value, interval.low, interval.high, interval.n_effective           # [m] each
-    mean_interval(influence, gold, unit_range=False)    # values of any range
-    paired_comparison(a, b, gold)                       # rag_eval.measures.intervals
-    fit = gold.take(rows).fit(values)                   # no NaN: the parts of an interval
-    fit.value, fit.standard_error, fit.n_effective, fit.half_width(0.95), fit.p(0.0)
+fewer than n. Every interval, paired test and smallest detectable difference is made from
+`SharedGold`.
 
 Model: question i and j have the covariance ``sigma^2 ((1 - rho) I + rho K)_ij`` with the kernel
 ``K_ij = |G_i and G_j in common| / sqrt(|G_i| |G_j|)``, the cosine of their gold; a question without
 gold depends on no other. The share rho is not known: it is integrated over its restricted
-likelihood, so the mean has a mixture of t distributions. The result has no seed, and equal
-arguments give equal bytes.
+likelihood, so the mean has a mixture of t distributions. The result has no seed.
 """
 
 import dataclasses
@@ -99,13 +89,8 @@ class SharedGold:
         """Code of each question's gold, [n]: equal gold, equal code. No gold equals no other."""
         codes: dict[bytes | int, int] = {}
         ends = zip(self._start[:-1], self._start[1:], strict=True)
-        return np.array(
-            [
-                codes.setdefault(self._item[start:end].tobytes() if end > start else at, len(codes))
-                for at, (start, end) in enumerate(ends)
-            ],
-            dtype=np.int64,
-        )
+        keys = (self._item[a:b].tobytes() or at for at, (a, b) in enumerate(ends))
+        return np.array([codes.setdefault(key, len(codes)) for key in keys], dtype=np.int64)
 
     @functools.cached_property
     def _spectrum(self) -> "_Spectrum":
@@ -115,18 +100,17 @@ class SharedGold:
 
         n_questions = np.bincount(self._classes)
         first = self.take(np.unique(self._classes, return_index=True)[1])
-        length = np.bincount(first._question, minlength=first.n)  # noqa: SLF001 - of this class
-        weight = np.sqrt(n_questions / np.maximum(length, 1))[first._question]  # noqa: SLF001 - of this class
-        pairs = first._question, first._item  # noqa: SLF001 - of this class
-        gold = coo_array((weight, pairs), shape=(first.n, len(self._item) + 1)).tocsr()
+        question, item, n = first._question, first._item, first.n  # noqa: SLF001 - of this class
+        length = np.bincount(question, minlength=n)
+        weight = np.sqrt(n_questions / np.maximum(length, 1))[question]
+        gold = coo_array((weight, (question, item)), shape=(n, len(self._item) + 1)).tocsr()
         kernel = (gold @ gold.T).tocoo()
         _, component = connected_components(kernel, directed=False)
         sizes = np.bincount(component)
         order = np.argsort(component, kind="stable")
-        place = np.empty(first.n, dtype=np.int64)
+        place = np.empty(n, dtype=np.int64)
         place[order] = count_within(sizes)
-        blocks: list[tuple[IntArray, FloatArray]] = []
-        values: list[FloatArray] = []
+        blocks, values = list[tuple[IntArray, FloatArray]](), list[FloatArray]()
         for size in np.unique(sizes):
             chosen = sizes == size
             number = np.cumsum(chosen) - 1
@@ -332,12 +316,11 @@ def mean_interval(values: ArrayLike, gold: SharedGold, *, unit_range: ArrayLike 
     """Take the mean over questions with a 95 % interval.
 
     `values`, [n, m] or [n], are the means of each question, NaN = ineligible. Each measure counts
-    the shared gold of its eligible questions. `unit_range` tells whether a measure lies in [0, 1]
-    by definition. Such a measure has the Wilson score interval with the quantile of the mixture
-    on ``(v (1 - v) + w / N) / (variance + w / N ** 2)`` yes/no questions, where N is the effective
-    number and ``w = 0.25`` adds a quarter of a question in which everything fails: without it, a
-    few partial misses make the number several times too large. Another measure has the mixture's
-    own interval.
+    the shared gold of its eligible questions. A measure with `unit_range` lies in [0, 1] by
+    definition. It has the Wilson score interval with the quantile of the mixture on ``(v (1 - v) +
+    w / N) / (variance + w / N ** 2)`` yes/no questions, where N is the effective number and ``w =
+    0.25`` adds a quarter of a question in which everything fails: without it, a few partial misses
+    make the number several times too large. Another measure has the mixture's own interval.
 
     Raises `ValueError` if shapes do not fit, or a value lies outside [0, 1] under `unit_range`.
 
@@ -346,16 +329,10 @@ def mean_interval(values: ArrayLike, gold: SharedGold, *, unit_range: ArrayLike 
     scores = as_values(values)
     if len(scores) != len(gold):
         raise ValueError(f"values has {len(scores)} rows, the gold {len(gold)} questions")
-    m = scores.shape[1]
-    rate = np.broadcast_to(np.asarray(unit_range, dtype=bool), (m,))
-    outside = ((scores < 0) | (scores > 1)).any(axis=0) & rate
-    if outside.any():
-        raise ValueError(
-            f"measure {int(np.argmax(outside))} has values outside [0, 1]; "
-            "accepted with unit_range: 0 to 1"
-        )
-    out = np.full((4, m), np.nan)
-    out[3] = 0.0
+    rate = np.broadcast_to(np.asarray(unit_range, dtype=bool), scores.shape[1:])
+    if (((scores < 0) | (scores > 1)) & rate).any():
+        raise ValueError("values lie outside [0, 1]; accepted with unit_range: 0 to 1")
+    out = _empty(len(rate))
     for rows, columns in scored_together(scores):
         chosen = scores[np.ix_(rows, columns)]
         fit = gold.take(rows).fit(chosen)
@@ -363,6 +340,11 @@ def mean_interval(values: ArrayLike, gold: SharedGold, *, unit_range: ArrayLike 
             fit = dataclasses.replace(fit, dof=_dof_of_rates(fit, chosen, rate[columns]))
         out[:, columns] = _bounds(fit, rate[columns])
     return Interval(*out)
+
+
+def _empty(m: int) -> FloatArray:
+    """Return value, bounds and effective number of measures without a question, [4, m]."""
+    return np.array([[np.nan]] * 3 + [[0.0]]) * np.ones(m)
 
 
 def _dof_of_rates(fit: MeanFit, values: FloatArray, rate: BoolArray) -> FloatArray:
@@ -396,8 +378,7 @@ def ratio_interval(
         ratio = np.where(total > 0, np.nansum(np.where(lacks, 0, above), axis=0) / total, np.nan)
         spread = (above - ratio * below) * (~np.isnan(below)).sum(axis=0) / total
     rate = np.broadcast_to(np.asarray(unit_range, dtype=bool), ratio.shape)
-    out = np.full((4, len(ratio)), np.nan)
-    out[3] = 0.0
+    out = _empty(len(ratio))
     for rows, columns in scored_together(spread):
         fit = gold.take(rows).fit(spread[np.ix_(rows, columns)])
         out[:, columns] = _bounds(dataclasses.replace(fit, value=ratio[columns]), rate[columns])
