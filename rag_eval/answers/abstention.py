@@ -81,10 +81,9 @@ def abstention(text: str) -> Abstention | None:
     if token["token"] == INSUFFICIENT_EVIDENCE:
         answers = len(remainder) > MAX_GAPS_CHARS or states_an_answer(remainder)
         return None if answers else "insufficient_evidence"
-    alone = not any(map(str.isalnum, remainder))
-    return (
-        "not_found" if alone or _acknowledgement(remainder.lstrip(" \t\r\n.:;,*_)]—–-")) else None
-    )
+    says_more = any(map(str.isalnum, remainder))
+    refuses = not says_more or _acknowledgement(remainder.lstrip(" \t\r\n.:;,*_)]—–-"))
+    return "not_found" if refuses else None
 
 
 def _acknowledgement(text: str) -> Abstention | None:
@@ -102,12 +101,8 @@ def _acknowledgement(text: str) -> Abstention | None:
 # ---- The clauses of a language
 
 _KINDS: tuple[Abstention, ...] = ("insufficient_evidence", "not_found")
-_OTHER_KINDS = ("lead", "topic", "courtesy")
-_Kind = Literal[
-    "not_found", "insufficient_evidence", "lead", "topic", "courtesy", "more", "content"
-]
+_Kind = Literal[Abstention, "lead", "topic", "courtesy", "more", "content"]
 """Kind of a clause: `more` continues the clause before it, `content` says anything else."""
-_WITHOUT_BLANKS = ("zh",)
 
 
 @functools.cache
@@ -126,11 +121,8 @@ class _Language:
             part = next((part for part in parts if f"<{part}>" in phrase), None)
             if part is None:
                 return [phrase]
-            return [
-                expanded_phrase
-                for way in parts[part]
-                for expanded_phrase in expand(phrase.replace(f"<{part}>", way))
-            ]
+            filled = (phrase.replace(f"<{part}>", way) for way in parts[part])
+            return list(itertools.chain.from_iterable(map(expand, filled)))
 
         def compile_rule(phrases: Iterable[str]) -> LinearPattern:
             expanded = itertools.chain.from_iterable(map(expand, phrases))
@@ -138,14 +130,15 @@ class _Language:
 
         def compile_words(texts: Iterable[str]) -> re.Pattern[str]:
             joined = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
-            return re.compile(joined if name in _WITHOUT_BLANKS else rf"(?<!\w)(?:{joined})(?!\w)")
+            return re.compile(joined if name == "zh" else rf"(?<!\w)(?:{joined})(?!\w)")
 
         self._spelling = table.get("spelling", ())
         self._object, self._subject = table["ground"]
         self._fillers, self._joints = map(compile_words, (table["fillers"], table["joints"]))
-        self._rules = {kind: compile_rule(table[kind]) for kind in (*_KINDS, *_OTHER_KINDS)}
-        firsts = ("conjunction", "pronoun", "content", "goes_on")
-        self._rules |= {first: compile_rule([f"^ {{{first}}}"]) for first in firsts}
+        kinds = (*_KINDS, "lead", "topic", "courtesy")
+        self._rules = {kind: compile_rule(table[kind]) for kind in kinds}
+        for first in ("conjunction", "pronoun", "content", "goes_on"):
+            self._rules[first] = compile_rule([f"^ {{{first}}}"])
         self._sources, self._verbs = compile_rule(["{src}"]), compile_rule(["{verb}"])
 
     def judge(self, sentences: Iterable[str]) -> Abstention | None:
@@ -169,8 +162,7 @@ class _Language:
             sentence = sentence.replace(spelling, replacement)
         marked = self._joints.sub(r", \g<0>", self._fillers.sub(" ", sentence))
         for clause in _CLAUSE.split(marked):
-            words = " ".join(clause.split()).strip(" .!?…'。")
-            if words:
+            if words := " ".join(clause.split()).strip(" .!?…'。"):
                 yield words
 
     def _judge_clause(self, clause: str, *, is_grounded: bool, before: str) -> _Kind:
@@ -184,27 +176,22 @@ class _Language:
         if refusal or not words or led == "":
             return refusal or "lead"
         states = re.search(r"\d", words) is not None
-        if self._starts("courtesy", words):
+        if self._cut("courtesy", words) is not None:
             return "courtesy"
-        if self._starts("topic", words) and not states:
+        if self._cut("topic", words) is not None and not states:
             return "topic"
-        states |= self._starts("content", clause) or self._verbs.matches(words.encode())
-        goes_on = self._starts("goes_on", clause) or before == "courtesy" or not states
+        states |= self._cut("content", clause) is not None or self._verbs.matches(words.encode())
+        goes_on = self._cut("goes_on", clause) is not None or before == "courtesy" or not states
         return "more" if before and goes_on else "content"
 
     def _find_refusal(self, text: str, *, is_grounded: bool) -> Abstention | None:
         """Return how a clause abstains; a grounded clause may leave out the sources."""
-        texts = [text]
-        if is_grounded:
+        texts = [text] if text else []
+        if is_grounded and text:
             words = self._cut("pronoun", text) or text
             texts += [f"{text} {self._object}", f"{self._subject} {words}"]
-        kinds = (
-            kind for kind in _KINDS if any(self._starts(kind, candidate) for candidate in texts)
-        )
-        return next(kinds, None) if text else None
-
-    def _starts(self, rule: str, clause: str) -> bool:
-        return self._cut(rule, clause) is not None
+        kinds = (kind for kind in _KINDS if any(self._cut(kind, it) is not None for it in texts))
+        return next(kinds, None)
 
     def _cut(self, rule: str, clause: str) -> str | None:
         """Return the rest after a phrase at the beginning of a clause; None without the phrase."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import typer
 
-from rag_eval.cli import evaluate, outcomes, runs, trust
+from rag_eval.cli import evaluate, judgements, runs
 from rag_eval.cli.app import ERROR, app
 
 __all__ = ["app", "main"]
 
-MODULES = (evaluate, outcomes, runs, trust)
+MODULES = (evaluate, judgements, runs)
 """Modules that add their commands to the application when they are imported."""
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rag_eval.core.settings import Settings
     from rag_eval.pipeline.evaluation import Evaluation, Progress
+    from rag_eval.storage.home import Home as StoredHome
 
 ORDER: Final = (
     "run show compare ask export gate rollout init lint validate view "
@@ -142,6 +143,14 @@ def open_settings(
                 for item in error.errors()
             ]
         ) from error
+
+
+def open_home(home: str | None, wait: float | None = None) -> "tuple[Settings, StoredHome]":
+    """Open the home of the settings for the commands that read kept runs."""
+    settings = open_settings(home, wait=wait)
+    from rag_eval.storage.home import open_home as open_stores
+
+    return settings, open_stores(settings)
 
 
 def _shown_value(place: "tuple[int | str, ...]", value: object) -> str | None:

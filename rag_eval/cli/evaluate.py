@@ -1,7 +1,6 @@
 """Commands that start, check, evaluate and ask gold sets: init, lint, run and ask."""
 
 import functools
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from rag_eval.gold.scaffold import Question
     from rag_eval.pipeline.evaluation import Evaluation
 
-ROOTS_VARIABLE = "RAG_EVAL_CORPUS_ROOTS"
 MOST_LISTED = 20
 """Most problems of a gold set that have a line each."""
 
@@ -140,14 +138,6 @@ def init(
         # a path as name could write outside the folder of gold sets
         folder = settings.gold_sets / gold_set_name(name, "NAME")
         is_listed = is_below(docs, settings.corpus_roots)
-        if not is_listed and any(key.upper() == ROOTS_VARIABLE for key in os.environ):
-            raise InputError.of(
-                "root_not_listed",
-                "this variable hides settings.toml and does not list the folder of documents",
-                field=ROOTS_VARIABLE,
-                found=str(docs.resolve()),
-                accepted="the folder in the variable, or no such variable",
-            )
         if gold is not None and llm:
             message = "give --gold or --llm, not both"
             raise InputError.of("bad_arguments", message, field="--llm")

@@ -16,6 +16,7 @@ from rag_eval.cli.app import (
     command,
     console_for,
     open_evaluation,
+    open_home,
     open_settings,
     report_errors,
 )
@@ -47,19 +48,18 @@ def show(
 ) -> None:
     """Show a run again, or one of its questions."""
     with report_errors():
-        settings = open_settings(home)
+        _, kept = open_home(home)
         from rag_eval.pipeline.history import open_run
-        from rag_eval.storage.home import open_home
 
         if question is not None:
             from rag_eval.pipeline.review import explanation
             from rag_eval.reporting.outgoing import explain_question
             from rag_eval.reporting.tables import print_parts
 
-            explained = explanation(open_home(settings), question, run=run)
+            explained = explanation(kept, question, run=run)
             print_parts(console_for(), explain_question(explained))
             return
-        report = open_run(open_home(settings), run).report()
+        report = open_run(kept, run).report()
     if json:
         from rag_eval.reporting.report import dumps
 
@@ -81,14 +81,13 @@ def compare(
     Different gold is refused, different indexes are named.
     """
     with report_errors():
-        settings = open_settings(home)
+        _, kept = open_home(home)
         from rag_eval.core.records import ComparedPair
         from rag_eval.pipeline.history import compare_runs, open_run
         from rag_eval.reporting.tables import print_parts
         from rag_eval.reporting.terminal import comparisons_table, name_family
-        from rag_eval.storage.home import open_home
 
-        a, b = open_run(open_home(settings), run_a), open_run(open_home(settings), run_b)
+        a, b = open_run(kept, run_a), open_run(kept, run_b)
         notes, pairs = compare_runs(a, b)
         rows = [ComparedPair.model_validate(row) for row in pairs]
     typer.echo(f"a: {quoted(a.run_id)}\nb: {quoted(b.run_id)}")
@@ -117,11 +116,10 @@ def export(
 ) -> None:
     """Write the newest run of a gold set for other tools."""
     with report_errors():
-        settings = open_settings(home)
+        _, kept = open_home(home)
         from rag_eval.pipeline.review import export_run
-        from rag_eval.storage.home import open_home
 
-        names = export_run(open_home(settings), gold_set, folder, form)
+        names = export_run(kept, gold_set, folder, form)
     typer.echo(f"wrote {format_count(len(names), 'file')} to {folder}: {', '.join(names)}")
 
 
@@ -150,11 +148,9 @@ def validate(
 ) -> None:
     """Check a file of citations against every rule of the payload; exit 2 if any is not ok."""
     with report_errors():
-        settings = open_settings(index)
         from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
-        from rag_eval.storage.home import open_home
 
-        live, run = (None, "") if index is None else live_index(open_home(settings), gold_set)
+        live, run = (None, "") if index is None else live_index(open_home(index)[1], gold_set)
         result = validate_file(citations, live, allow_cross_section=allow_cross_section)
         if run and not json:
             typer.echo(f"checked against the index of {run}")
@@ -194,13 +190,12 @@ def gate(
     Each run writes its verdict as JUnit XML and Markdown beside its report.
     """
     with report_errors():
-        settings = open_settings(home, wait=wait)
+        settings, kept = open_home(home, wait)
         from rag_eval.pipeline.history import accept_baseline, open_run
         from rag_eval.reporting.verdicts import show_verdict, verdict_rows
-        from rag_eval.storage.home import open_home
 
         owner = gold_set or settings.primary_gold_set
-        stored = open_run(open_home(settings), run, owner)
+        stored = open_run(kept, run, owner)
         verdict = verdict_rows(stored.report(), gold_set or stored.gold_set)
         show_verdict(console_for(), verdict)
         if accept:
@@ -230,13 +225,12 @@ def rollout(
 ) -> None:
     """Promote, hold or roll back a candidate; exit 2 when it is rolled back."""
     with report_errors():
-        settings = open_settings(home)
+        settings, kept = open_home(home)
         from rag_eval.pipeline.history import decide_rollout
         from rag_eval.reporting.tables import Table, interval, print_parts
-        from rag_eval.storage.home import open_home
 
         compared = decide_rollout(
-            open_home(settings),
+            kept,
             gold_set or settings.primary_gold_set,
             candidate,
             against=against,

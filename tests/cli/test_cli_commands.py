@@ -66,23 +66,6 @@ def test_version_and_no_command():
     assert "Usage" in CliRunner().invoke(app, []).output
 
 
-NAMED = (
-    "trust allow --document a.md --who Ann --why x",
-    "trust sign --key k.pem",
-    "trust verify",
-    "rollout vector",
-    "validate c.jsonl --index home",
-    "calibrate",
-)
-"""Commands of one gold set, with the arguments that they need besides."""
-
-
-@pytest.mark.slow
-def test_the_gold_set_is_the_last_argument(project):
-    for words in NAMED:
-        assert "nope" in project.command(*words.split(), "nope", exit_code=None).output, words
-
-
 def test_the_only_gold_set_is_the_primary_one(project, monkeypatch):
     monkeypatch.delenv("RAG_EVAL_PRIMARY_GOLD_SET")
     assert "of tiny" in project.command("gate", exit_code=1).stderr

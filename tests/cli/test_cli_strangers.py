@@ -191,10 +191,3 @@ def test_init_lists_the_folder_and_the_gold_set_runs(project, tmp_path_factory):
     assert settings.stat().st_mode & 0o777 == 0o600
     assert "corpus_roots" not in project.invoke("init", "second", "--docs", str(docs)).output
     assert tomllib.loads(settings.read_text(encoding="utf-8"))["corpus_roots"] == [str(docs)]
-
-
-def test_init_says_when_a_variable_hides_the_settings(project, monkeypatch):
-    monkeypatch.setenv("RAG_EVAL_CORPUS_ROOTS", "[]")
-    result = project.invoke("init", "mine", "--docs", str(project.corpus))
-    assert (result.exit_code, "RAG_EVAL_CORPUS_ROOTS" in result.output) == (1, True)
-    assert not (project.root / "gold_sets" / "mine").exists()

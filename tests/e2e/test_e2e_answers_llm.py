@@ -7,7 +7,6 @@ shows that the failure of a question touches no other question.
 import json
 import re
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 from cli_project import CONFIG, answer_measures
@@ -29,7 +28,7 @@ FAILING = RECOVERING | {
     "error_reply": "contract_error_reply",
     "burst_429:9": "chat_rate_limited",
     "drops": "chat_connection",
-    "half_json": "chat_malformed_reply",
+    "not_json": "chat_malformed_reply",
     "unauthorized": "chat_refused",
 }
 ANSWERED = ["good", "schema_breaking", "burst_429", "hang:1"]
@@ -53,37 +52,26 @@ def plain_passages(messages):
     return [(token, text) for token, text in found if text]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with FakeLLM(plain_passages) as running:
-        yield running
-
-
 @pytest.fixture
 def llm():
     with FakeLLM(plain_passages) as running:
         yield running
 
 
-def configure(project, patch, server, questions=None, answers=None, *, more="", **endpoint):
-    """Configure a model for the gold set's questions, or for other questions about failed jobs."""
-    chosen = {"base_url": server.base_url, "model": "good", "api_key": KEY, "timeout_s": 1.0}
-    chosen |= {"max_retries": RETRIES, "concurrency": 8, **endpoint}
-    patch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"local": chosen}))
-    part = {"mode": "llm", "endpoint": "local", "top_k": 3} | (answers or {})
-    text = CONFIG.replace("{mode: deterministic, top_k: 5}", json.dumps(part))
-    project.write("gold_set.yaml", text + more)
-    if questions is not None:
-        project.ask(questions, "retries.md")
-
-
 @pytest.fixture
 def ask(project, monkeypatch, llm):
-    """Return a function that configures a model and runs."""
+    """Return a function that configures a model for these or the gold set's questions, and runs."""
 
-    def run(questions=None, answers=None, exit_code=0, **more):
-        configure(project, monkeypatch, llm, questions, answers, **more)
-        return project.run(exit_code=exit_code)
+    def run(questions=None, answers=None, *, more="", **endpoint):
+        chosen = {"base_url": llm.base_url, "model": "good", "api_key": KEY, "timeout_s": 1.0}
+        chosen |= {"max_retries": RETRIES, "concurrency": 8, **endpoint}
+        monkeypatch.setenv("RAG_EVAL_ENDPOINTS", json.dumps({"local": chosen}))
+        part = {"mode": "llm", "endpoint": "local", "top_k": 3} | (answers or {})
+        text = CONFIG.replace("{mode: deterministic, top_k: 5}", json.dumps(part))
+        project.write("gold_set.yaml", text + more)
+        if questions is not None:
+            project.ask(questions, "retries.md")
+        return project.run()
 
     return run
 
@@ -125,77 +113,43 @@ def secret_is_nowhere(project, *results):
 # --- every kind of server side by side, in two runs
 
 
-def night(project, server, before=0):
-    """Run, and return everything that the tests read."""
-    result = project.run()
-    asked = Counter(row.scenario for row in server.received[before:])
-    return SimpleNamespace(
-        result=result, report=sound(project), answers=by_id(project), asked=asked
-    )
-
-
-@pytest.fixture(scope="module")
-def crowd(scenario, server):
-    """Run twice over all kinds of servers; return the first run with the second run."""
-    project = scenario.project
-    questions = {name_of(one): wording(one) for one in SCENARIOS}
-    configure(project, scenario.patch, server, questions)
-    first = night(project, server)
+@pytest.mark.slow
+def test_each_server_has_its_own_outcome_and_only_failures_are_asked_again(project, ask, llm):
+    result = ask({name_of(one): wording(one) for one in SCENARIOS})
+    report, answers, n = sound(project), by_id(project), len(SCENARIOS)
+    asked = Counter(row.scenario for row in llm.received)
     pattern = r"event=[a-z0-9_.]+( [a-z0-9_]+=(\"[^\"\\]*(?:\\.[^\"\\]*)*\"|\S+))*"
     log = project.text("events.log").splitlines()
     assert [line for line in log if not re.fullmatch(pattern, line)] == []
-    secret_is_nowhere(project, first.result)
+    secret_is_nowhere(project, result)
     assert FABRICATED_TOKEN not in project.text("answers.jsonl")
-    first.second = night(project, server, len(server.received))
-    return first
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario_name", SCENARIOS)
-def test_each_server_has_its_own_outcome(crowd, scenario_name):
-    row, code = crowd.answers[name_of(scenario_name)], FAILING.get(scenario_name)
-    if code is None:
-        assert (row["outcome"], row["text"]) == ("answered", FACT)
-    else:
-        outcome = "contract_error_reply" if scenario_name == "error_reply" else "failed"
-        assert (row["outcome"], row["codes"]) == (outcome, [code])
+    attempts = {"schema_breaking": 2, "always_breaking": 3, "fabricating": 2}
+    for scenario in SCENARIOS:
+        row, code = answers[name_of(scenario)], FAILING.get(scenario)
+        is_error = scenario == "error_reply"
+        outcome = "contract_error_reply" if is_error else "failed" if code else "answered"
+        assert (row["outcome"], row["codes"]) == (outcome, [code] if code else []), scenario
         # The text of a rejected reply is not passed on as an answer.
-        assert ("contradicts itself" in row["text"]) is (scenario_name == "error_reply")
-        assert bool(row["text"]) is (scenario_name == "error_reply")
-    # The model gets two retries after a schema fault. A fault of the endpoint is not an attempt.
-    # `fabricating` gets one retry with more evidence, because adaptive_top_k has one step.
-    attempts = {"schema_breaking": 2, "always_breaking": 3}
-    assert row["attempts"] == (attempts | {"fabricating": 2}).get(scenario_name, 1)
-
-
-@pytest.mark.slow
-def test_failures_count_in_every_measure(crowd):
-    report = crowd.report
-    n_failing, n_answered = len(FAILING), len(ANSWERED)
+        assert (row["text"] == FACT) is (code is None)
+        assert bool(row["text"]) is (is_error or code is None)
+        # A fault of the endpoint is not an attempt.
+        assert row["attempts"] == attempts.get(scenario, 1), scenario
     measures = answer_measures(report)
-    assert measures["failure_rate"]["value"] == pytest.approx(n_failing / len(SCENARIOS))
+    assert measures["failure_rate"]["value"] == pytest.approx(len(FAILING) / n)
     # Every citation of an answer is valid, and each failed question counts as an invalid citation.
     validity = measures["citation_validity_rate"]
-    assert validity["value"] == pytest.approx(n_answered / len(SCENARIOS))
-    assert (validity["n_units"], validity["n_failed"]) == (len(SCENARIOS), n_failing)
-    assert report["citations"]["codes"] == {"ok": n_answered}
-    outcomes = {"answered": n_answered, "failed": n_failing - 1, "contract_error_reply": 1}
-    assert report["answers"]["outcomes"] == outcomes
-    assert report["answers"]["usage"]["requests"] == crowd.asked.total()
-    assert "answer_contract" not in {gate["id"] for gate in report["gates"]}  # not configured
-    assert "Answer" in crowd.result.stdout
-
-
-@pytest.mark.slow
-def test_the_second_run_asks_only_what_failed(crowd):
-    again = crowd.second
-    # Replies are kept, those that break the contract too.
-    assert set(again.asked) == set(FAILING) - {"always_breaking", "fabricating", "error_reply"}
-    assert {one: crowd.asked[one] for one in RECOVERING} == dict.fromkeys(RECOVERING, 1 + RETRIES)
-    assert {one: again.asked[one] for one in RECOVERING} == dict.fromkeys(RECOVERING, 1)
-    assert {again.answers[name_of(one)]["text"] for one in RECOVERING} == {FACT}
-    assert again.report["answers"]["outcomes"]["answered"] == len(ANSWERED) + len(RECOVERING)
-    assert again.report["content_hash"] != crowd.report["content_hash"]
+    assert validity["value"] == pytest.approx(len(ANSWERED) / n)
+    assert (validity["n_units"], validity["n_failed"]) == (n, len(FAILING))
+    assert report["answers"]["usage"]["requests"] == asked.total()
+    # The second run asks again where the endpoint failed. Replies that break the contract are kept.
+    before = len(llm.received)
+    project.run()
+    again, answers = Counter(row.scenario for row in llm.received[before:]), by_id(project)
+    assert set(again) == set(FAILING) - {"always_breaking", "fabricating", "error_reply"}
+    assert {one: asked[one] for one in RECOVERING} == dict.fromkeys(RECOVERING, 1 + RETRIES)
+    assert {one: again[one] for one in RECOVERING} == dict.fromkeys(RECOVERING, 1)
+    assert {answers[name_of(one)]["text"] for one in RECOVERING} == {FACT}
+    assert sound(project)["content_hash"] != report["content_hash"]
 
 
 # --- good models

@@ -103,7 +103,6 @@ def alone(scenario):
             for row in OUTPUTS
         },
     )
-    found.named = project.command("show", "my-system", "--question", "again").stdout
     run_recorded(project, folder)
     found.again = project.report("my-system")
     return found
@@ -126,19 +125,6 @@ def test_a_folder_of_outputs_is_enough(alone):
     assert alone.report["citations"]["codes"] == {"ok": 2, "unknown_snippet": 1}
     assert "my-system" in alone.out
     assert alone.again["content_hash"] == alone.report["content_hash"]
-
-
-def test_texts_that_resemble_markers_are_counted_and_named_once(project):
-    rows = [
-        {"query_id": name, "question": "Why?", "answer": answer, "contexts": [QUIET]}
-        for name, answer in (("one", "So [1]. So [1a]."), ("two", "So [1 vs 2] and 【x1】."))
-    ]
-    run_recorded(project, write_outputs(project, rows))
-    warnings = project.report("my-system")["gold"]["warnings"]
-    (warning,) = (one for one in warnings if one["code"] == "unread_markers")
-    assert warning["message"].startswith("3 texts")
-    assert (warning["file"], warning["line"]) == ("outputs.jsonl", 1)
-    assert "[1a]" in warning["found"]
 
 
 def test_the_auditable_block_is_completed_and_written(alone):
@@ -188,9 +174,6 @@ def test_explain_reads_like_a_page(alone):
     assert "unknown_query" in unknown
     assert "again" in unknown
     assert printable(explain("show", "--question", HOSTILE, exit_code=1).stderr)
-    nowhere = explain("show", "nowhere", "--question", "again", exit_code=1)
-    assert "run_not_found" in nowhere.stderr
-    assert alone.named == shown["again"]
 
 
 @pytest.mark.slow

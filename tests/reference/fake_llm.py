@@ -31,7 +31,6 @@ SCENARIOS = (
 )
 """Behaviours of the model; the methods `play_...` are behaviours of the server."""
 FABRICATED_TOKEN = "no_such_document.md:1-3"
-HALF_JSON = '{"choices": [{"message": {"content": "{\\"cit'
 
 
 @dataclasses.dataclass
@@ -332,22 +331,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.fake.stopping.wait(20)
         self.close_connection = True
 
-    def play_half_reply(self) -> None:
-        data = json.dumps(self.plain).encode()
-        self.raw(200, data[: len(data) // 2], length=len(data))
-        self.close_connection = True
-
     def play_drops(self) -> None:
         self.close_connection = True
 
     def play_not_json(self) -> None:
-        self.raw(200, b"<html>It works!</html>")
-
-    def play_half_json(self) -> None:
-        self.raw(200, HALF_JSON.encode())
-
-    def play_no_choices(self) -> None:
-        self.reply(200, {**self.plain, "choices": []})
+        self.raw(200, b'{"choices": [{"message": {"content": "{\\"cit')
 
     def play_null_content(self) -> None:
         message = {"role": "assistant", "content": None, "refusal": "I must not."}
