@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql
 from trace_lines import FIELDS, KEYS, parse, read_traces
 
-from rag_eval.citations.traces import (
+from rag_eval.core.errors import InputError
+from rag_eval.pipeline.exports import (
     MAX_ITEMS,
     MAX_TEXT,
     NO_DELTA_S,
     NO_STATE,
     RAG_TRACES,
     Trace,
-    format_line,
-    write_traces,
+    _format_line,
+    _write_traces,
 )
-from rag_eval.core.errors import InputError
 from rag_eval.storage.sql import SqlStore, declare
 
 CONTRACT = "ts qid seg deltaS lambda_state store index_hash embed_model analyzer section_id rev "
@@ -99,7 +99,7 @@ def as_stored(trace: Trace) -> Trace:
 
 
 def test_line_has_the_keys_of_the_contract_in_order():
-    assert format_line(FULL) == (
+    assert _format_line(FULL) == (
         "ts=2026-01-31T02:00:00.123Z qid=q1 seg=2 deltaS=0.25 lambda=convergent k=10 store=chroma "
         "index_hash=bm25s:0123abcd embed=lsa-256@fbe5 citations=[a.md:3-4,b.md:7] "
         "scores=[0.5,1e-300] kpos=[1,2] kfinal=[2,1] section_id=a.md#one rev=3.1.1"
@@ -107,7 +107,9 @@ def test_line_has_the_keys_of_the_contract_in_order():
 
 
 def test_missing_value_is_a_dash_and_a_dash_is_quoted():
-    assert format_line(Trace(ts="", qid="-", seg=0, scores=(None, math.nan), delta_s=math.inf)) == (
+    assert _format_line(
+        Trace(ts="", qid="-", seg=0, scores=(None, math.nan), delta_s=math.inf)
+    ) == (
         'ts=- qid="-" seg=0 deltaS=- lambda=- k=- store=- index_hash=- embed=- citations=[] '
         "scores=[-,-] kpos=[] kfinal=[] section_id=- rev=-"
     )
@@ -116,7 +118,7 @@ def test_missing_value_is_a_dash_and_a_dash_is_quoted():
 @settings(max_examples=300)
 @given(traces)
 def test_line_reads_back_and_no_value_brings_a_key(trace):
-    written = format_line(trace)
+    written = _format_line(trace)
     assert parse(written) == {name: getattr(trace, name) for name in FIELDS}
     assert written.splitlines() == [written]
     assert written.isprintable()
@@ -138,7 +140,7 @@ def test_texts_and_lists_are_bounded_and_stay_different():
 
 def test_columns_are_those_of_the_contract_then_ours(store):
     assert list(RAG_TRACES.column_names) == COLUMNS
-    write_traces(store, [*some("run", 1), Trace(ts=FULL.ts, qid="", seg=0, scores=(None, 0.5))])
+    _write_traces(store, [*some("run", 1), Trace(ts=FULL.ts, qid="", seg=0, scores=(None, 0.5))])
     with store.reading() as transaction:
         bare, full = sorted(transaction.select(RAG_TRACES, {}), key=lambda row: row["run_id"])
     assert full["citations"] == ["a.md:3-4", "b.md:7"]
@@ -159,21 +161,21 @@ def test_values_come_back_from_both_databases(store):
         )
         for number, value in enumerate([*HOSTILE, "a\x00b\udc80"])
     ]
-    assert write_traces(store, written) == len(written)
+    assert _write_traces(store, written) == len(written)
     found = {trace.seg: trace for trace in read_traces(store)}
     assert found == {trace.seg: as_stored(trace) for trace in written}
 
 
 def test_run_written_again_replaces_itself_and_nothing_else(store):
-    write_traces(store, some("run-1", 10))
-    write_traces(store, some("run-1", 6, "hybrid"))
-    write_traces(store, some("run-2", 4))
+    _write_traces(store, some("run-1", 10))
+    _write_traces(store, some("run-1", 6, "hybrid"))
+    _write_traces(store, some("run-2", 4))
     again = some("run-1", 8, rev="again")  # 8 rows replace the first 10
-    write_traces(store, again)
+    _write_traces(store, again)
     assert read_traces(store, run_id="run-1", strategy="bm25") == again
     assert read_traces(store, run_id="run-1", strategy="hybrid") == some("run-1", 6, "hybrid")
     assert read_traces(store, run_id="run-2") == some("run-2", 4)
-    assert write_traces(store, []) == 0
+    assert _write_traces(store, []) == 0
 
 
 # ---- The table under other hands: the contract's DDL, and other types
@@ -204,8 +206,8 @@ def test_docs_show_the_table(project_root):
 
 def test_table_with_the_specified_ddl_is_written_to_and_read(place):
     execute(place, CONTRACT_DDL)
-    write_traces(SqlStore(place), some("run-1", 2))
-    write_traces(SqlStore(place), some("run-1", 2))  # our own columns are there by now
+    _write_traces(SqlStore(place), some("run-1", 2))
+    _write_traces(SqlStore(place), some("run-1", 2))  # our own columns are there by now
     assert read_traces(SqlStore(place)) == some("run-1", 2)
     assert (
         execute(
@@ -231,7 +233,7 @@ def test_table_with_the_specified_ddl_is_written_to_and_read(place):
 def test_table_with_other_types_is_refused(place, specified, other):
     execute(place, CONTRACT_DDL.replace(specified, other))
     with pytest.raises(InputError) as caught:
-        write_traces(SqlStore(place), some("run-1", 1))
+        _write_traces(SqlStore(place), some("run-1", 1))
     (problem,) = caught.value.problems
     assert problem.code == "table_differs"
     assert "deltaS DOUBLE" in problem.accepted

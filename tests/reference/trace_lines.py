@@ -4,7 +4,7 @@ import json
 import operator
 import re
 
-from rag_eval.citations.traces import NO_DELTA_S, RAG_TRACES, Trace
+from rag_eval.pipeline.exports import NO_DELTA_S, RAG_TRACES, Trace
 from rag_eval.storage.sql import SqlStore
 
 FIELDS = {
