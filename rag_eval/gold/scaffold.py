@@ -23,7 +23,7 @@ import pandas as pd
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rag_eval.core.errors import InputError, ProblemList, quoted, refuse
+from rag_eval.core.errors import InputError, Place, ProblemList, quoted, refuse
 from rag_eval.core.fields import read_id
 from rag_eval.core.frames import make_frame
 from rag_eval.core.rows import Fault, check_row, parse_object, read_records
@@ -40,9 +40,8 @@ from rag_eval.storage.hashing import text_hash
 from rag_eval.storage.home import PARTIAL, atomic_path, write_text
 
 MAX_DRAFTS: Final = 24
-_MIN_QUOTE, _MAX_QUOTE, _MAX_QUESTION = 20, 400, 140
+_MIN_QUOTE, _MAX_QUOTE, _MAX_QUESTION, _MAX_PASSAGE = 20, 400, 140, 4000
 """Numbers of characters."""
-_MAX_PASSAGE: Final = 4000
 _SEED: Final = 13
 
 
@@ -93,10 +92,8 @@ def _draw_passages(corpus: LoadedCorpus) -> list[_Passage]:
     passages: list[_Passage] = []
     for place in np.random.default_rng(_SEED).permutation(len(sections)):
         row = sections[place]
-        if len(passages) == MAX_DRAFTS:
-            break
         text = texts[row.doc_id][row.start : min(row.end, row.start + _MAX_PASSAGE)]
-        if sentences := _quotable(text):
+        if len(passages) < MAX_DRAFTS and (sentences := _quotable(text)):
             passages.append(_Passage(row.section_id, text, sentences))
     return passages
 
@@ -110,7 +107,7 @@ def draw_drafts(corpus: LoadedCorpus) -> list[Question]:
     ]
 
 
-# ---- By a chat model.
+# ---- Drafts of a chat model
 
 _FENCE = re.compile(r"\s*```(?:json)?\s*\n(?P<inner>.*?)\n\s*```\s*", re.DOTALL)
 _TASK = """\
@@ -125,8 +122,6 @@ quote: the sentence of the passage that answers, copied word for word, 20 to 400
 
 
 class _Proposal(BaseModel):
-    """Reply of the model."""
-
     model_config = ConfigDict(extra="forbid", strict=True)
 
     question: Annotated[str, Field(min_length=8, max_length=_MAX_QUESTION)]
@@ -161,11 +156,8 @@ def ask_for_drafts(
     """
 
     def draft(passage: _Passage) -> Question | str:
-        messages = [
-            Message("system", _TASK),
-            Message("user", json.dumps(passage.text, ensure_ascii=False)),
-        ]
-        return _read_proposal(ask(messages).text, passage)
+        text = json.dumps(passage.text, ensure_ascii=False)
+        return _read_proposal(ask([Message("system", _TASK), Message("user", text)]).text, passage)
 
     with ThreadPoolExecutor(threads) as pool:
         replies = list(pool.map(draft, _draw_passages(corpus)))
@@ -173,11 +165,10 @@ def ask_for_drafts(
     return drafts, Counter(reply for reply in replies if isinstance(reply, str))
 
 
-# ---- Questions of a CSV file.
+# ---- Questions of a CSV file
 
 _CSV_NAMES = {"doc_id": "document", "anchors": "quote"}
 """Names of fields in the files of a gold set -> names of columns."""
-_ACCEPTED_CSV = "rows below the header question,document,quote"
 
 
 class _CsvRow(BaseModel):
@@ -203,29 +194,34 @@ def read_questions(path: Path, corpus: LoadedCorpus) -> list[Question]:
     document does not hold exactly once, and those of the form.
     """
     problems, file = ProblemList(), str(path)
-    places: dict[str, list[tuple[str, str]]] = {}
-    anchors = []
+    places: dict[str, dict[tuple[str, str], int]] = {}  # line of each document and quote
     for line, values in read_records(path, problems):
-        row = check_row(values, _CsvRow, problems, file, line)
-        if row is None:
-            continue
-        of_question = places.setdefault(row.question, [])
-        if row.document and (row.document, row.quote) not in of_question:
-            of_question.append((row.document, row.quote))
-            anchors.append((row.question, row.document, "", row.quote, -1, -1, file, line))
-    catalogue, misplaced = Catalogue(corpus.documents, corpus.sections), ProblemList()
-    locate(make_frame(ANCHORS, anchors), catalogue, misplaced, passages=False)
+        if row := check_row(values, _CsvRow, problems, file, line):
+            quotes = places.setdefault(row.question, {})
+            if row.document:
+                quotes.setdefault((row.document, row.quote), line)
+    anchors = make_frame(
+        ANCHORS,
+        [
+            (question, document, "", quote, -1, -1, file, line)
+            for question, quotes in places.items()
+            for (document, quote), line in quotes.items()
+        ],
+    )
+    misplaced = ProblemList()
+    locate(anchors, Catalogue(corpus.documents, corpus.sections), misplaced, passages=False)
     problems.extend(
         dataclasses.replace(problem, field=_CSV_NAMES.get(problem.field or ""))
         for problem in misplaced.listed()
     )
     if not places and not problems.n_errors:
-        problems.add("empty_file", "the file holds no question", path, accepted=_ACCEPTED_CSV)
+        accepted = "rows below the header question,document,quote"
+        problems.add("empty_file", "the file holds no question", path, accepted=accepted)
     problems.raise_errors()
-    return [Question(text, tuple(pairs), is_draft=False) for text, pairs in places.items()]
+    return [Question(text, tuple(quotes), is_draft=False) for text, quotes in places.items()]
 
 
-# ---- The files.
+# ---- The new folder
 
 _CONFIG = """\
 # Docs: docs/gold-sets.md. Unknown keys and impossible values are refused with their line.
@@ -260,38 +256,24 @@ trust:
 _README = """\
 # Gold set {name}
 
-A question with the tag `{draft}` is a passage that was drawn at random, and waits for a person.
-`rag-eval view --drafts {name}` shows them: ask what a user would ask whom the marked sentence
-answers, in other words than its own, or drop the passage. `rag-eval lint {name}` lists what is left
-to do; a run is refused until nothing is.
+A question with the tag `{draft}` is a passage that was drawn at random, and waits for a person:
+`rag-eval view --drafts {name}` shows them, and `rag-eval lint {name}` what else is left to do.
 
-1. `queries.jsonl`: one question a line. Add some that the documents do not answer, with
-   `"answerable": false` and no target.
-2. `qrels.tsv`: the documents or sections (`document#heading`) that answer each question, with a
-   grade from 1 (0 = looks right and is not).
-3. `answers.jsonl`: quote the sentence that answers, word for word, under `anchors`:
-   `[{{"quote": "..."}}]`. A `decoy` names what looks right and is not: `{{"doc_id": "..."}}`.
-4. `paraphrases.jsonl`: two or more other wordings of each question:
-   `{{"query_id": "q001", "paraphrase_id": "p1", "text": "..."}}`.
-5. `gold_set.yaml`: the corpus, the strategies and the gates. Fifty questions are the least from
-   which a gate decides.
+1. `queries.jsonl`: the questions. Add some that the documents do not answer, with
+   `"answerable": false` and no target. Fifty questions are the least from which a gate decides.
+2. `qrels.tsv`: the documents or sections (`document#heading`) that answer, with a grade from 1.
+3. `answers.jsonl`: the sentence that answers, word for word: `"anchors": [{{"quote": "..."}}]`.
+4. `paraphrases.jsonl`: two or more other wordings of each question.
+5. `gold_set.yaml`: the corpus, the strategies and the gates.
 """
 
 
-def _write(
-    folder: Path,
-    name: str,
-    path: str,
-    questions: Sequence[Question],
-    domains: set[str],
-    *,
-    broken: Sequence[str],
-) -> None:
-    queries, answers, qrels = [], [], ["query-id\tcorpus-id\tscore"]
+def _write(folder: Path, values: Mapping[str, str], questions: Sequence[Question]) -> None:
+    """Write the files of a gold set; `values` fill the places of the configuration."""
+    queries, answers, qrels = [], [], ["query-id\tcorpus-id\tscore\n"]
     for number, question in enumerate(questions, 1):
-        query_id, is_answerable = f"q{number:03}", bool(question.places)
-        tags = [DRAFT] if question.is_draft else []
-        row = {"query_id": query_id, "text": question.text, "answerable": is_answerable}
+        query_id, tags = f"q{number:03}", [DRAFT] if question.is_draft else []
+        row = {"query_id": query_id, "text": question.text, "answerable": bool(question.places)}
         queries.append({**row, "tags": tags})
         quotes: dict[str, list[dict[str, str]]] = {}
         for target, quote in question.places:
@@ -299,25 +281,13 @@ def _write(
         for target, anchors in quotes.items():
             answer = {"query_id": query_id, "doc_id": target.partition("#")[0], "anchors": anchors}
             answers.append(answer | ({"section_id": target} if "#" in target else {}))
-            qrels.append(f"{query_id}\t{target}\t1")
-    files = {
-        "queries.jsonl": "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in queries),
-        "answers.jsonl": "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in answers),
-        "paraphrases.jsonl": "",
-        "qrels.tsv": "\n".join([*qrels, ""]),
-        CONFIG_FILE: _CONFIG.format(
-            name=json.dumps(name),
-            path=json.dumps(path, ensure_ascii=False),
-            exclude=f"  exclude: {json.dumps(broken, ensure_ascii=False)}\n" if broken else "",
-            trust=_TRUST.format(domain=json.dumps(*domains)) if len(domains) == 1 else "",
-        ),
-        "README.md": _README.format(name=name, draft=DRAFT),
-    }
-    for file, text in files.items():
-        write_text(folder / file, text)
-
-
-# ---- The new folder.
+            qrels.append(f"{query_id}\t{target}\t1\n")
+    for name, rows in (("queries", queries), ("answers", answers), ("paraphrases", [])):
+        lines = (f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+        write_text(folder / f"{name}.jsonl", "".join(lines))
+    write_text(folder / "qrels.tsv", "".join(qrels))
+    write_text(folder / CONFIG_FILE, _CONFIG.format(**values))
+    write_text(folder / "README.md", _README.format(name=json.loads(values["name"]), draft=DRAFT))
 
 
 def _load_readable(docs: Path) -> tuple[LoadedCorpus, dict[str, str]]:
@@ -343,15 +313,14 @@ def _load_readable(docs: Path) -> tuple[LoadedCorpus, dict[str, str]]:
 def init_gold_set(
     target: Path, docs: Path, ask: Callable[[LoadedCorpus], Sequence[Question]] = draw_drafts
 ) -> tuple[int, dict[str, str]]:
-    """Write a new gold set with the questions that `ask` makes.
+    """Write a new gold set, of the name of the folder `target`, with the questions of `ask`.
 
     Returns their number, and the files that cannot be read with the reason. The configuration
-    leaves these files out.
+    leaves these files out. The gold set trusts the domain of the documents, if all their addresses
+    are of one domain: without an address, nothing is known of a document's origin.
 
-    The gold set trusts the domain of the documents, if all their addresses are of one domain.
-    The gold set has the name of the folder `target`. The folder appears whole or not at all, and no
-    existing file is overwritten. Raises InputError: `target_exists`, `missing_folder`,
-    `unwritable_folder`, and those of the corpus and of `ask`.
+    The folder appears whole or not at all, and no existing file is overwritten. Raises InputError:
+    `target_exists`, `missing_folder`, `unwritable_folder`, and those of the corpus and of `ask`.
     """
     if target.exists() or target.is_symlink():
         message, accepted = "there is something already", "a name that is not in use"
@@ -360,16 +329,20 @@ def init_gold_set(
         message, accepted = "the folder of documents does not exist", "a folder of documents"
         raise InputError.of("missing_folder", message, docs, field="--docs", accepted=accepted)
     corpus, broken = _load_readable(docs)
-    questions = ask(corpus)
-    # Without an address, nothing is known of a document's origin, so no domain is trusted.
-    addressed = (corpus.sources["domain"] != "").all()
-    domains = set(corpus.sources["domain"]) if addressed else set[str]()
+    questions, domains = ask(corpus), {*corpus.sources["domain"]}
+    path, exclude = os.path.relpath(docs.resolve(), target.resolve()), sorted(broken)
+    is_trusted = len(domains) == 1 and "" not in domains
+    values = {
+        "name": json.dumps(target.name),
+        "path": json.dumps(path, ensure_ascii=False),
+        "exclude": f"  exclude: {json.dumps(exclude, ensure_ascii=False)}\n" if exclude else "",
+        "trust": _TRUST.format(domain=json.dumps(*domains)) if is_trusted else "",
+    }
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
         try:
-            path = os.path.relpath(docs.resolve(), target.resolve())
-            _write(partial, target.name, path, questions, domains, broken=sorted(broken))
+            _write(partial, values, questions)
             partial.chmod(0o755)
             partial.rename(target)
         finally:
@@ -388,17 +361,17 @@ def list_corpus_root(settings_file: Path, root: Path) -> None:
     target = settings_file.resolve()  # write through a symbolic link instead of replacing it
     try:
         document = tomlkit.parse(target.read_text(encoding="utf-8") if target.exists() else "")
-        roots = document.setdefault("corpus_roots", tomlkit.array())
-        roots.append(str(root.resolve()))
+        document.setdefault("corpus_roots", tomlkit.array()).append(str(root.resolve()))
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
         write_text(target, tomlkit.dumps(document), mode)
     except (OSError, ValueError) as error:  # tomlkit's errors are subclasses of ValueError
         message = f"the folder of documents could not be listed: {quoted(str(error))}"
-        accepted = f"corpus_roots = [{json.dumps(str(root.resolve()))}] in this file"
-        raise InputError.of(
-            "unwritable_settings", message, target, field="corpus_roots", accepted=accepted
-        ) from error
+        more: Place = {"field": "corpus_roots"}
+        more["accepted"] = f"corpus_roots = [{json.dumps(str(root.resolve()))}] in this file"
+        raise InputError.of("unwritable_settings", message, target, **more) from error
 
+
+# ---- Decisions of a person on drafts
 
 _BEFORE, _AFTER = 240, 400
 """Largest numbers of characters shown around a quote."""
@@ -407,7 +380,7 @@ _ONE_WRITER = threading.Lock()
 
 
 class Draft(NamedTuple):
-    """A draft question with the passage around its quote.
+    """A draft question with the passage around its quote; empty if the document lacks the quote.
 
     `version` is a hash of the text: a decision is made on the text that the person saw.
     """
@@ -416,40 +389,27 @@ class Draft(NamedTuple):
     text: str
     version: str
     target: str
-    before: str
-    quote: str
-    after: str
+    before: str = ""
+    quote: str = ""
+    after: str = ""
 
 
 def list_drafts(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list[Draft]:
-    """List the drafts of a gold set on DOCUMENTS and SECTIONS, in the order of the file.
-
-    `before`, `quote` and `after` are empty if the document has changed and lacks the quote.
-    """
+    """List the drafts of a gold set on DOCUMENTS and SECTIONS, in the order of the file."""
     anchors = gold.anchors.drop_duplicates("query_id", ignore_index=True)
-    catalogue = Catalogue(documents, sections)
-    located = locate(anchors, catalogue, ProblemList(), passages=False)
-    texts = documents["text"].tolist()
-    bounds = list(zip(sections["start"], sections["end"], strict=True))
+    located = locate(anchors, Catalogue(documents, sections), ProblemList(), passages=False)
     passages: dict[str, tuple[str, str, str]] = {}
     for row in rows_of(located):
-        text = texts[row.document]
-        low, high = bounds[row.section] if row.section >= 0 else (0, len(text))
-        before = text[max(low, row.start - _BEFORE) : row.start]
-        after = text[row.end : min(high, row.end + _AFTER)]
-        passage = (before, text[row.start : row.end], after)
-        passages[anchors["query_id"][row.anchor]] = passage
+        text, low, high = documents["text"].iloc[row.document], row.start, row.end
+        before, after = text[max(low - _BEFORE, 0) : low], text[high : high + _AFTER]
+        passages[anchors["query_id"][row.anchor]] = (before, text[low:high], after)
     targets = dict(zip(gold.judgements["query_id"], gold.judgements["target"], strict=True))
     return [
-        Draft(
-            query.query_id,
-            query.text,
-            text_hash(query.text),
-            targets.get(query.query_id, ""),
-            *passages.get(query.query_id, ("", "", "")),
+        Draft(name, text, text_hash(text), targets.get(name, ""), *passages.get(name, ()))
+        for name, text, tags in zip(
+            *(gold.queries[column] for column in ("query_id", "text", "tags")), strict=True
         )
-        for query in rows_of(gold.queries)
-        if DRAFT in query.tags
+        if DRAFT in tags
     ]
 
 
@@ -457,27 +417,17 @@ class StaleDraftError(Exception):
     """The draft has changed, or was decided, since the person saw it."""
 
 
-def _query_id(line: bytes) -> str | None:
-    """Return the question of a row of answers, paraphrases or judgements."""
-    if not line.lstrip().startswith(b"{"):
-        return line.split(b"\t")[0].strip().decode("utf-8", "replace")
-    row = parse_object(line)
-    return None if isinstance(row, Fault) else row.get("query_id")
+def _read_row(line: bytes) -> Mapping[str, Any]:
+    """Read a row of a file of the gold set; a row of judgements has only its question."""
+    if not line.lstrip().startswith((b"{", b"\xef\xbb\xbf{")):
+        return {"query_id": line.split(b"\t")[0].strip().decode("utf-8", "replace")}
+    row = parse_object(line.removeprefix(b"\xef\xbb\xbf"))
+    return {} if isinstance(row, Fault) else row
 
 
 def _replace_lines(path: Path, lines: Sequence[bytes]) -> None:
     with atomic_path(path, path.stat().st_mode & 0o777) as partial:
         partial.write_bytes(b"".join(lines))
-
-
-def _find(lines: Sequence[bytes], query_id: str, version: str) -> tuple[int, Mapping[str, Any]]:
-    for place, line in enumerate(lines):
-        row = parse_object(line.removeprefix(b"\xef\xbb\xbf")) if line.strip() else {}
-        if isinstance(row, Fault) or row.get("query_id") != query_id:
-            continue
-        if DRAFT in row.get("tags", ()) and text_hash(str(row.get("text"))) == version:
-            return place, row
-    raise StaleDraftError
 
 
 def decide(folder: Path, query_id: str, version: str, text: str | None) -> None:
@@ -492,7 +442,16 @@ def decide(folder: Path, query_id: str, version: str, text: str | None) -> None:
         raise InputError.of("missing_file", "the file of questions does not exist", questions)
     with _ONE_WRITER:
         lines = questions.read_bytes().splitlines(keepends=True)
-        place, row = _find(lines, query_id, version)
+        places = (
+            (place, row)
+            for place, row in enumerate(map(_read_row, lines))
+            if row.get("query_id") == query_id
+            and DRAFT in row.get("tags", ())
+            and text_hash(str(row.get("text"))) == version
+        )
+        place, row = next(places, (-1, {}))
+        if place < 0:
+            raise StaleDraftError
         if text is not None:
             tags = [tag for tag in row["tags"] if tag != DRAFT]
             changed = json.dumps({**row, "text": text, "tags": tags}, ensure_ascii=False)
@@ -502,7 +461,7 @@ def decide(folder: Path, query_id: str, version: str, text: str | None) -> None:
             for name in ("qrels.tsv", "answers.jsonl", "paraphrases.jsonl"):
                 path = folder / name
                 old = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-                others = [line for line in old if _query_id(line) != query_id]
+                others = [line for line in old if _read_row(line).get("query_id") != query_id]
                 if len(others) < len(old):
                     _replace_lines(path, others)
             del lines[place]

@@ -128,6 +128,5 @@ def test_a_configured_endpoint_writes_the_drafts(project, monkeypatch, model, dr
 
 
 def test_without_an_endpoint_llm_is_refused(project):
-    (project.root / "docs").mkdir()
-    done = project.command("init", "mine", "--docs", project.root / "docs", "--llm", exit_code=1)
+    done = project.command("init", "mine", "--docs", project.corpus, "--llm", exit_code=1)
     assert "no_endpoint" in done.stderr
