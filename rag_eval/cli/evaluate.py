@@ -52,8 +52,7 @@ def lint(
         settings = open_settings(home, None, gold_sets)
         from rag_eval.core.errors import grouped
         from rag_eval.corpus.masking import masked_text
-        from rag_eval.pipeline.needs import lint_gold_set
-        from rag_eval.pipeline.opening import open_gold_set, select_gold_sets
+        from rag_eval.pipeline.opening import lint_gold_set, open_gold_set, select_gold_sets
 
         errors = 0
         for folder in select_gold_sets(settings.gold_sets, gold_set or [], every=True):

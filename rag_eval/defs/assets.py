@@ -146,7 +146,7 @@ def _empty_index(_: Runner, error: InputError) -> list[Problem]:
 
 def _lint_errors(runner: Runner, _: InputError) -> list[Problem]:
     """List every problem by lint, because the error holds only the problems of its stage."""
-    from rag_eval.pipeline.needs import lint_gold_set
+    from rag_eval.pipeline.opening import lint_gold_set
 
     problems = lint_gold_set(runner.evaluation)
     return problems if any(problem.severity == "error" for problem in problems) else []

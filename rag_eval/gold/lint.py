@@ -1,20 +1,23 @@
-"""List all faults of a gold set at once, with file and line.
+"""List all faults of a gold set at once, with file and line, and make its part of the report.
 
 Errors block a run, warnings are shown.
 """
 
+import dataclasses
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
 from rag_eval.core.errors import Place, Problem, ProblemList, quoted
+from rag_eval.core.parts import Name
+from rag_eval.core.records import Count, Hash, Record
 from rag_eval.corpus.analyzer import ANALYZER, BLANKLESS, words
 from rag_eval.gold.files import report_row, rows_of
-from rag_eval.gold.gold_report import BlockedGold, BlockedGoldDocument
 from rag_eval.gold.loading import GoldSet
 from rag_eval.gold.resolving import Placed, place
 
@@ -22,47 +25,103 @@ DRAFT = "draft"
 """Tag of a draft question that no person has edited."""
 MIN_QUERIES = 2
 
+# ---- The gold set in the report
+
+
+class LintWarning(Record):
+    """A warning of lint; file is relative to the gold set."""
+
+    code: str
+    message: str
+    file: str | None = None
+    line: Count | None = None
+    field: str | None = None
+    found: str | None = None
+    accepted: str | None = None
+    severity: Literal["warning"]
+
+
+class GoldFacts(Record):
+    """The gold set without its seeds.
+
+    `n_answerable_unknown` counts the questions of recorded outputs that nobody judged.
+    """
+
+    name: Name
+    version: str
+    hash: Hash
+    n_queries: Count
+    n_answerable: Count
+    n_answerable_unknown: Count
+    n_judged: Count
+    n_paraphrases: Count
+    n_groups: Count
+    n_groups_answerable: Count
+    n_spans: Count
+    warnings: list[LintWarning]
+
+
+class GoldPart(GoldFacts):
+    """The gold set."""
+
+    seeds: list[Count]
+
+
+class BlockedGoldDocument(Record):
+    """A relevant document with blocked chunks."""
+
+    doc_id: str
+    n_chunks: Count
+    n_blocked: Count
+    n_queries: Count
+
+
+class BlockedGold(Record):
+    """Relevant documents with chunks that the guard keeps out of the index, and their questions.
+
+    A document counts as blocked with one blocked chunk, and as wholly blocked if all chunks are
+    blocked. Documents of most questions come first; the report names fifty. All counts are zero
+    where quarantine is off.
+    """
+
+    n_documents: Count
+    n_blocked: Count
+    n_wholly_blocked: Count
+    n_queries: Count
+    n_queries_blocked: Count
+    documents: list[BlockedGoldDocument]
+
+
+def report_warnings(problems: Iterable[Problem], base: Path) -> list[LintWarning]:
+    """Make warnings for the report, with file names that do not depend on the folder `base`."""
+    warnings: list[LintWarning] = []
+    for problem in problems:
+        values = dataclasses.asdict(problem)
+        if problem.file:
+            path = Path(problem.file)
+            is_below = path.is_relative_to(base)
+            values["file"] = path.relative_to(base).as_posix() if is_below else path.name
+        warnings.append(LintWarning.model_validate(values))
+    return warnings
+
+
+# ---- Rules of questions, targets and paraphrases
+
 _NOT_WORD = re.compile(r"[\W_]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-
-
 _RULES = {
-    "missing_answerable": ("answerable", "question {} lacks answerable: true or false"),
-    "empty_text": ("text", "{} has no text"),
-    "control_character": ("text", "question {} holds a control character"),
-    "draft_question": (
-        "tags",
-        "question {} is a draft: accept, edit or drop it (rag-eval view --drafts NAME)",
-    ),
-    "answerable_without_target": (
-        "query_id",
-        "question {} is answerable but no judgement and no anchor names a document",
-    ),
-    "nothing_relevant": (
-        "query_id",
-        "question {} has judgements, but none above 0: it scores 0, as in trec_eval",
-    ),
-    "unanswerable_with_target": (
-        "answerable",
-        "question {} is not answerable but something is judged relevant",
-    ),
-    "decoy_is_target": ("decoy", "the decoy of question {} is judged relevant too"),
-    "contradicting_judgement": (
-        "anchors",
-        "question {} has an anchor in a document that it judges 0 in line {} of the judgements",
-    ),
-    "paraphrase_equals_question": (
-        "text",
-        "paraphrase {} of question {} equals the question but for case and punctuation",
-    ),
-    "paraphrases_equal": (
-        "text",
-        "paraphrase {} of question {} equals paraphrase {} but for case and punctuation",
-    ),
-    "missing_paraphrases": (
-        "query_id",
-        "question {} has no line in paraphrases.jsonl: stability cannot be measured on it",
-    ),
+    "missing_answerable": "answerable: question {} lacks answerable: true or false",
+    "empty_text": "text: {} has no text",
+    "control_character": "text: question {} holds a control character",
+    "draft_question": "tags: question {} is a draft: accept, edit or drop it (view --drafts NAME)",
+    "answerable_without_target": "query_id: question {} is answerable but names no document",
+    "nothing_relevant": "query_id: question {} is judged 0 only: it scores 0, as in trec_eval",
+    "unanswerable_with_target": "answerable: question {} is not answerable but names a document",
+    "decoy_is_target": "decoy: the decoy of question {} is judged relevant too",
+    "contradicting_judgement": "anchors: question {} quotes a document that line {} judges 0",
+    "paraphrase_equals_question": "text: paraphrase {} of question {} says what the question says",
+    "paraphrases_equal": "text: paraphrase {} of question {} says what paraphrase {} says",
+    "missing_paraphrases": "query_id: question {} has no paraphrase, so its stability is unknown",
 }
 """Code of each fault -> field, and message with places for names."""
 _WARNINGS = {"control_character", "missing_paraphrases", "nothing_relevant"}
@@ -84,14 +143,12 @@ def _fold(text: str) -> str:
 
 
 def _check_questions(gold: GoldSet) -> Iterator[_Finding]:
-    """Find faults of single questions: flag, text, draft tag, and targets against the flag.
+    """Check flag, text, draft tag, and targets against the flag.
 
     A target that the corpus lacks still counts.
     """
-    relevant = {
-        *gold.judgements.loc[gold.judgements["gain"] > 0, "query_id"],
-        *gold.anchors["query_id"],
-    }
+    is_above_zero = gold.judgements["gain"] > 0
+    relevant = {*gold.judgements["query_id"][is_above_zero], *gold.anchors["query_id"]}
     with_judgement = set(gold.judgements["query_id"])
     for query, row in zip(rows_of(gold.queries), rows_of(gold.places), strict=True):
         name, is_relevant = [query.query_id], query.query_id in relevant
@@ -114,12 +171,14 @@ def _check_questions(gold: GoldSet) -> Iterator[_Finding]:
 
 def _check_targets(gold: GoldSet, placed: Placed) -> Iterator[_Finding]:
     """Find decoys that are judged relevant, and anchors in documents that are judged 0."""
-    judged = placed.judgements[placed.judgements["gain"] > 0]
-    documents = set(zip(judged["query_id"], judged["document"], strict=True))
-    sections = set(zip(judged["query_id"], judged["section"], strict=True))
+    relevant = placed.judgements[placed.judgements["gain"] > 0]
+    pairs = {
+        level: set(zip(relevant["query_id"], relevant[level], strict=True))
+        for level in ("document", "section")
+    }
     for row in rows_of(placed.decoys):
-        pair = (row.query_id, row.section if row.section >= 0 else row.document)
-        if pair in (sections if row.section >= 0 else documents):
+        level = "section" if row.section >= 0 else "document"
+        if (row.query_id, getattr(row, level)) in pairs[level]:
             yield _Finding("decoy_is_target", row, [row.query_id], row.target)
     judged = placed.judgements
     zero = judged[(judged["gain"] == 0) & (judged["section"] < 0)]
@@ -132,44 +191,41 @@ def _check_targets(gold: GoldSet, placed: Placed) -> Iterator[_Finding]:
 
 def _check_paraphrases(gold: GoldSet) -> Iterator[_Finding]:
     """Find paraphrases that are empty or say nothing new, and questions without a paraphrase."""
-    original = gold.queries[["query_id", "text"]].assign(
-        paraphrase_id="", file=gold.places["file"], line=gold.places["line"]
-    )
-    both = pd.concat([original, gold.paraphrases[list(original.columns)]], ignore_index=True)
-    both["folded"] = [_fold(text) for text in both["text"]]
-    both["first"] = both.groupby(["query_id", "folded"], sort=False)["paraphrase_id"].transform(
-        "first"
-    )
-    is_again = both.duplicated(["query_id", "folded"])
-    for row in rows_of(both[(both["paraphrase_id"] != "") & ((both["folded"] == "") | is_again)]):
-        names = [row.paraphrase_id, row.query_id]
-        if not row.folded:
+    wordings: dict[tuple[str, str], str] = {
+        (query_id, _fold(text)): ""
+        for query_id, text in zip(gold.queries["query_id"], gold.queries["text"], strict=True)
+    }
+    for row in rows_of(gold.paraphrases):
+        names, folded = [row.paraphrase_id, row.query_id], _fold(row.text)
+        if not folded:
             yield _Finding("empty_text", row, ["paraphrase {} of question {}".format(*names)])
-        elif row.first:
-            yield _Finding("paraphrases_equal", row, [*names, row.first], row.text)
-        else:
+            continue
+        first = wordings.setdefault((row.query_id, folded), row.paraphrase_id)
+        if not first:
             yield _Finding("paraphrase_equals_question", row, names, row.text)
+        elif first != row.paraphrase_id:
+            yield _Finding("paraphrases_equal", row, [*names, first], row.text)
     lacks = ~gold.queries["query_id"].isin(gold.paraphrases["query_id"]).to_numpy()
     for row in rows_of(gold.places[lacks]):
         yield _Finding("missing_paraphrases", row, [row.query_id])
 
 
-def _report(findings: Sequence[_Finding], gold: GoldSet, problems: ProblemList) -> None:
+def _report(findings: Iterable[_Finding], gold: GoldSet, problems: ProblemList) -> None:
     """Report findings; those on wordings and grades of a foreign set become one warning a rule.
 
     A BEIR or TREC set is not ours to correct.
     """
-    counted: dict[str, int] = {}
+    counted = Counter[str]()
     for code, row, names, text in findings:
-        field, message = _RULES[code]
+        field, _, message = _RULES[code].partition(": ")
         if gold.layout != "own" and ("paraphrase" in code or code == "nothing_relevant"):
-            counted[code] = counted.get(code, 0) + 1
+            counted[code] += 1
             continue
         more: Place = {"field": field, "found": None if text is None else quoted(text)}
         more["severity"] = "warning" if code in _WARNINGS else "error"
         report_row(problems, row, code, message.format(*map(quoted, names)), **more)
     for code, n in counted.items():
-        field, message = _RULES[code]
+        field, _, message = _RULES[code].partition(": ")
         message = f"{n} times: {message.format('…', '…', '…')}"
         problems.add(code, message, field=field, severity="warning")
 
@@ -188,18 +244,15 @@ def lint(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list
         problems.add("few_queries", message, next(iter(gold.files), None), **more)
     problems.extend(_unserved_languages(gold.queries["text"], documents))
     placed = place(gold, documents, sections, problems)
-    findings = [
-        *_check_questions(gold),
-        *_check_targets(gold, placed),
-        *_check_paraphrases(gold),
-    ]
-    _report(findings, gold, problems)
+    checks = (_check_questions(gold), _check_targets(gold, placed), _check_paraphrases(gold))
+    _report((finding for check in checks for finding in check), gold, problems)
     return list(problems.listed())
 
 
-# ---- Languages that the analyzer does not serve: their words are found only as they are written.
+# ---- Languages that the analyzer does not serve: their words are found only as they are written
 
-_READ_CHARS = 1000
+_READ_CHARS, _MOST_READ = 1000, 5000
+"""Characters that are read of a text, and most documents that are looked at."""
 _FEWEST = 2
 """Fewest different function words that name a language."""
 _FUNCTION_WORDS = {
@@ -221,58 +274,40 @@ _SERVED = re.compile(f"[a-zA-Zªºµ{BLANKLESS}]")
 
 
 def _find_language(text: str) -> str:
-    """Name the script or the language of a text that the analyzer does not serve; empty if served.
-
-    Examples
-    --------
-    >>> _find_language("Где находится насос?"), _find_language("Wie wird die Pumpe entlüftet?")
-    ('Cyrillic', 'German')
-    >>> _find_language("ポンプはどこですか"), _find_language("Where is the pump?")
-    ('', '')
-    """
+    """Name the script or the language of a text that the analyzer does not serve; "" if served."""
     text = text[:_READ_CHARS]
-    letters = [letter for letter in text if letter.isalpha()]
-    if not text.isascii():
-        scripts = Counter(
-            "" if _SERVED.match(letter) else unicodedata.name(letter, "LATIN").split()[0]
-            for letter in letters
-        )
-        latin = scripts.pop("", 0) + scripts.pop("LATIN", 0)
-        script, count = max(scripts.items(), key=lambda item: item[1], default=("", 0))
-        if count > latin:
-            return script.capitalize()
-    text_words = set(words(text))
-    counts = {name: len(text_words & listed) for name, listed in _WORDS.items()}
+    letters = filter(str.isalpha, "" if text.isascii() else text)
+    scripts = Counter(
+        "LATIN" if _SERVED.match(letter) else unicodedata.name(letter, "LATIN").split()[0]
+        for letter in letters
+    )
+    latin = scripts.pop("LATIN", 0)
+    script, count = max(scripts.items(), key=lambda item: item[1], default=("", 0))
+    if count > latin:
+        return script.capitalize()
+    counts = {name: len(listed.intersection(words(text))) for name, listed in _WORDS.items()}
     best = max(counts, key=lambda name: counts[name])
-    is_clear = counts[best] >= max(_FEWEST, 1 + 2 * counts["English"])
-    return best if is_clear else ""
-
-
-_MOST_READ = 5000
-"""Most documents of which the language is looked at."""
+    return best if counts[best] >= max(_FEWEST, 1 + 2 * counts["English"]) else ""
 
 
 def _unserved_languages(questions: pd.Series, documents: pd.DataFrame) -> list[Problem]:
     """Warn once of questions and documents in a language that the analyzer does not serve."""
     shown = documents["text"].iloc[:: 1 + len(documents) // _MOST_READ]
-    parts, languages = [], Counter[str]()
-    for name, texts in (("questions", questions), ("documents", shown)):
-        counts = Counter(filter(None, map(_find_language, texts)))
-        languages += counts
-        parts.append(f"{counts.total():,} of {len(texts):,} {name}")
-    if not languages:
+    asked, found = (Counter(filter(None, map(_find_language, it))) for it in (questions, shown))
+    if not (asked or found):
         return []
-    names = ", ".join(name for name, _ in languages.most_common(5))
+    names = ", ".join(name for name, _ in (asked + found).most_common(5))
     message = (
-        f"{' and '.join(parts)} are in a language that the analyzer {ANALYZER} does not serve "
-        f"({names}): BM25 finds their words only as they are written"
+        f"{asked.total():,} of {len(questions):,} questions and {found.total():,} of {len(shown):,}"
+        f" documents are in a language that the analyzer {ANALYZER} does not serve ({names}): BM25"
+        " finds their words only as they are written"
     )
     accepted = "English, or scripts without blanks between words; else a multilingual embedding"
     more: Place = {"field": "corpus", "severity": "warning", "accepted": accepted}
     return [Problem("unserved_language", message, **more)]
 
 
-# ---- Relevant documents that the poisoning guard keeps out of the index.
+# ---- Relevant documents that the poisoning guard keeps out of the index
 
 MAX_BLOCKED = 20
 """Largest number of warnings that name a document. One more warning counts the rest."""
@@ -285,15 +320,14 @@ def blocked_gold(qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -
     of each indexed chunk.
     """
     relevant = qrels[qrels["gain"] > 0]
-    n_chunks = doc_ids.value_counts()
-    n_blocked = n_chunks - admitted.value_counts().reindex(n_chunks.index, fill_value=0)
-    touched = relevant[relevant["item_id"].isin(n_blocked.index[n_blocked > 0])]
-    n_queries = touched.groupby("item_id")["query_id"].nunique()
-    names = n_queries.index
-    columns = (names, n_chunks.reindex(names), n_blocked.reindex(names), n_queries)
+    n_chunks = Counter(doc_ids)
+    n_blocked = n_chunks - Counter(admitted)
+    touched = relevant[relevant["item_id"].isin(list(n_blocked))]
     documents = [
-        BlockedGoldDocument(doc_id=doc_id, n_chunks=chunks, n_blocked=blocked, n_queries=queries)
-        for doc_id, chunks, blocked, queries in zip(*map(list, columns), strict=True)
+        BlockedGoldDocument(
+            doc_id=doc_id, n_chunks=n_chunks[doc_id], n_blocked=n_blocked[doc_id], n_queries=n
+        )
+        for doc_id, n in touched.groupby("item_id")["query_id"].nunique().items()
     ]
     return BlockedGold(
         n_documents=int(relevant["item_id"].nunique()),
@@ -323,7 +357,9 @@ def blocked_problems(blocked: BlockedGold) -> list[Problem]:
     return [Problem("gold_blocked", message, **more) for message in messages]
 
 
-# ---- Questions that are documents of the corpus, as in ArguAna and Quora.
+# ---- Questions that are documents, as in ArguAna and Quora, and sections with few questions
+
+FEWEST_QUESTIONS = 3
 
 
 def identical_ids(queries: pd.DataFrame, documents: pd.DataFrame) -> list[Problem]:
@@ -345,21 +381,14 @@ def identical_ids(queries: pd.DataFrame, documents: pd.DataFrame) -> list[Proble
     return [Problem("identical_ids", message, **more)]
 
 
-# ---- Number of questions for each judged section.
-
-FEWEST_QUESTIONS = 3
-
-
 def sparse_sections(qrels: pd.DataFrame) -> list[Problem]:
     """Warn of relevant sections (QRELS of sections) with few questions, in one problem."""
     n_questions = qrels[qrels["gain"] > 0].groupby("item_id")["query_id"].nunique()
     n_sparse = int((n_questions < FEWEST_QUESTIONS).sum())
-    if not n_sparse:
-        return []
     message = (
         f"{n_sparse} of {len(n_questions)} relevant sections have fewer than {FEWEST_QUESTIONS}"
         " questions, so little is known of each section"
     )
     more: Place = {"field": "query_id", "severity": "warning"}
     more["accepted"] = "3 to 5 a section; they share gold, so more sections tell more than that"
-    return [Problem("few_questions_in_sections", message, **more)]
+    return [Problem("few_questions_in_sections", message, **more)] if n_sparse else []

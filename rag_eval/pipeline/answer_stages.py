@@ -37,7 +37,7 @@ from rag_eval.core.strategy import Identity
 from rag_eval.core.types import Answer
 from rag_eval.corpus.analyzer import count_documents
 from rag_eval.corpus.loaders.recorded import read_outputs
-from rag_eval.gold.gold_report import LintWarning, report_warnings
+from rag_eval.gold.lint import LintWarning, report_warnings
 from rag_eval.measures.answers import (
     Faithfulness,
     RetrievalGap,

@@ -26,8 +26,15 @@ from rag_eval.corpus.loading import (
     load_corpus,
 )
 from rag_eval.corpus.source import empty_corpus
-from rag_eval.gold.gold_report import BlockedGold, GoldFacts, report_warnings
-from rag_eval.gold.lint import blocked_gold, blocked_problems, identical_ids, lint
+from rag_eval.gold.lint import (
+    BlockedGold,
+    GoldFacts,
+    blocked_gold,
+    blocked_problems,
+    identical_ids,
+    lint,
+    report_warnings,
+)
 from rag_eval.gold.loading import GoldSet, load_gold, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.pipeline.evaluation import Evaluation

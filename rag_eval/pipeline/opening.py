@@ -1,16 +1,41 @@
-"""Open gold sets, BEIR folders and recorded outputs of other systems for evaluation."""
+"""Open gold sets, BEIR folders and recorded outputs for evaluation, and check gold sets."""
 
+import dataclasses
 import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from rag_eval.answers.evidence import apply_override
+from rag_eval.answers.plugins import load_plugins
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.errors import InputError, Problem
+from rag_eval.core.errors import InputError, Place, Problem, ProblemList
 from rag_eval.core.parts import Embedding
 from rag_eval.core.rows import find_file
-from rag_eval.core.settings import Settings
+from rag_eval.core.settings import ChatVerifier, Settings
+from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gates.verdict import find_faults
-from rag_eval.gold.configuration import discover, load_config, permitted
+from rag_eval.gold.configuration import CONFIG_FILE, discover, load_config, permitted
+from rag_eval.gold.lint import blocked_problems, identical_ids, lint, sparse_sections
+from rag_eval.gold.loading import GoldSet, read_gold, variants
+from rag_eval.gold.resolving import resolve as resolve_gold
+from rag_eval.pipeline.corpus import (
+    AdmittedChunks,
+    CorpusChunks,
+    CorpusSnapshot,
+    find_blocked_gold,
+)
 from rag_eval.pipeline.evaluation import Evaluation, Progress
+from rag_eval.pipeline.stages import open_runner
+from rag_eval.retrieval.embedders import read_vectors
+from rag_eval.retrieval.external import read_run
+from rag_eval.retrieval.outside import Outside
+from rag_eval.retrieval.strategies import find_reranker
+
+OUTPUTS_FILE = "outputs.jsonl"
+
+# ---- Open
 
 
 def adjust(
@@ -21,40 +46,32 @@ def adjust(
     Raises InputError if a strategy does not exist, or if an iterative strategy needs vectors of
     texts that the file lacks.
     """
-    names = [strategy.name for strategy in config.strategies]
-    if unknown := ", ".join(name for name in strategies if name not in names):
-        message, accepted = f"{config.name} has no such strategy", ", ".join(names)
-        raise InputError.of(
-            "unknown_strategy", message, field="--strategy", found=unknown, accepted=accepted
-        )
+    by_name = {strategy.name: strategy for strategy in config.strategies}
+    if unknown := ", ".join(name for name in strategies if name not in by_name):
+        more: Place = {"field": "--strategy", "found": unknown, "accepted": ", ".join(by_name)}
+        raise InputError.of("unknown_strategy", f"{config.name} has no such strategy", **more)
     # An iterative strategy searches with its base strategy, so the base stays too.
-    bases = {strategy.base_name for strategy in config.strategies if strategy.name in strategies}
-    chosen = [
-        strategy
-        for strategy in config.strategies
-        if not strategies or strategy.name in strategies or strategy.name in bases
-    ]
+    left = {*strategies, *(by_name[name].base_name for name in strategies)} or by_name.keys()
+    chosen = [strategy for name, strategy in by_name.items() if name in left]
     if vectors is not None:
         if not vectors.is_file():
             raise InputError.of("vectors_missing", "no such file", vectors, field="--vectors")
         embedding = Embedding(vectors=str(vectors.resolve()))
         chosen = [strategy.with_embedding(embedding) for strategy in chosen]
-    left = {strategy.name for strategy in chosen}
-    primary = config.primary if config.primary in left else None
     answers = config.answers
     # Without the strategy of the answers, the primary strategy gives the evidence.
     if answers is not None and answers.strategy not in left:
         answers = answers.model_copy(update={"strategy": None})
-    adjusted = config.model_copy(
-        update={"strategies": tuple(chosen), "primary": primary, "answers": answers}
-    )
+    primary = config.primary if config.primary in left else None
+    changes = {"strategies": tuple(chosen), "primary": primary, "answers": answers}
+    adjusted = config.model_copy(update=changes)
     accepted = "strategies without such rounds, named with --strategy"
-    if faults := [
+    faults = filter(None, map(adjusted.vectors_of_rounds, chosen))
+    if problems := [
         Problem("vectors_of_rounds", fault, field="--vectors", accepted=accepted)
-        for strategy in chosen
-        if (fault := adjusted.vectors_of_rounds(strategy))
+        for fault in faults
     ]:  # pydantic does not validate a copy
-        raise InputError(faults)
+        raise InputError(problems)
     return adjusted
 
 
@@ -66,10 +83,8 @@ def select_gold_sets(gold_sets: Path, names: list[str], *, every: bool = False) 
     """
     folders = discover(gold_sets)
     if unknown := ", ".join(name for name in names if name not in folders):
-        accepted = ", ".join(folders) or "none is here"
-        raise InputError.of(
-            "unknown_gold_set", "no such gold set", gold_sets, found=unknown, accepted=accepted
-        )
+        more: Place = {"found": unknown, "accepted": ", ".join(folders) or "none is here"}
+        raise InputError.of("unknown_gold_set", "no such gold set", gold_sets, **more)
     if names:
         return [folders[name] for name in names]
     chosen = [folder for folder in folders.values() if every or load_config(folder).nightly]
@@ -96,13 +111,16 @@ def open_gold_set(
 ) -> Evaluation:
     """Open a gold set folder. Raises InputError if the configuration cannot be used."""
     config = adjust(_permit(load_config(folder), folder, settings), strategies, vectors)
-    partial = bool(strategies or vectors)
-    return Evaluation(config, folder, settings, progress=progress or Progress(), partial=partial)
+    partial_run = bool(strategies or vectors)
+    return Evaluation(
+        config, folder, settings, progress=progress or Progress(), partial=partial_run
+    )
 
 
-def _make_name(*parts: str) -> str:
-    """Make a valid name of a gold set from the names of files."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(parts)).strip("-_")[:64] or "unnamed"
+def _make_config(name: str, values: dict[str, Any]) -> GoldSetConfig:
+    """Make the configuration of a set without one; `name` is made valid."""
+    valid = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:64] or "unnamed"
+    return GoldSetConfig.model_validate({"name": valid, "seeds": (13,), "nightly": False, **values})
 
 
 def open_beir(
@@ -125,23 +143,17 @@ def open_beir(
             accepted = "a folder with corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
             message = f"{part} is missing"
             raise InputError.of("not_beir", message, folder, field="--beir", accepted=accepted)
-    config = GoldSetConfig.model_validate(
-        {
-            "name": _make_name(folder.resolve().name, split),
-            "version": split,
-            "corpus": {"loader": "beir", "path": ".", "mask_pii": vectors is None},
-            "k": (1, 5, 10, 20, 100),
-            "seeds": (13,),
-            "strategies": [{"name": kind, "kind": kind} for kind in ("bm25", "vector", "hybrid")],
-            "nightly": False,
-        }
-    )
+    kinds = ("bm25", "vector", "hybrid")
+    values = {
+        "version": split,
+        "corpus": {"loader": "beir", "path": ".", "mask_pii": vectors is None},
+        "k": (1, 5, 10, 20, 100),
+        "strategies": [{"name": kind, "kind": kind} for kind in kinds],
+    }
+    config = _make_config(f"{folder.resolve().name}-{split}", values)
     config = adjust(_permit(config, folder, settings), strategies, vectors)
     progress = progress or Progress()
     return Evaluation(config, folder, settings, split=split, progress=progress, known=False)
-
-
-OUTPUTS_FILE = "outputs.jsonl"
 
 
 def open_recorded(
@@ -157,19 +169,101 @@ def open_recorded(
     if not outputs.is_file():
         message, accepted = "there are no recorded outputs", f"a folder with {OUTPUTS_FILE}"
         raise InputError.of("no_outputs", message, place, field="--recorded", accepted=accepted)
-    stem = outputs.parent.resolve().name if outputs.name == OUTPUTS_FILE else outputs.stem
-    config = GoldSetConfig.model_validate(
-        {
-            "name": _make_name(stem),
-            "corpus": {"loader": "recorded", "path": outputs.name},
-            "k": (1, 5, 10, 20),
-            "seeds": (13,),
-            "strategies": ({"name": "recorded", "kind": "external", "recorded": outputs.name},),
-            "answers": {"mode": "recorded", "recorded": outputs.name},
-            "nightly": False,
-        }
-    )
-    config = _permit(config, outputs.parent, settings)
-    return Evaluation(
-        config, outputs.parent, settings, progress=progress or Progress(), known=False
-    )
+    folder, file = outputs.parent, outputs.name
+    values = {
+        "corpus": {"loader": "recorded", "path": file},
+        "k": (1, 5, 10, 20),
+        "strategies": ({"name": "recorded", "kind": "external", "recorded": file},),
+        "answers": {"mode": "recorded", "recorded": file},
+    }
+    config = _make_config(folder.resolve().name if file == OUTPUTS_FILE else outputs.stem, values)
+    config = _permit(config, folder, settings)
+    return Evaluation(config, folder, settings, progress=progress or Progress(), known=False)
+
+
+# ---- Check. A run meets each name where it is used, after minutes of work; lint asks for all.
+
+
+def _needs_of_strategies(evaluation: Evaluation, gold: GoldSet) -> Iterator[Callable[[], object]]:
+    """Yield functions that raise InputError for names and files that a run would refuse."""
+    settings, base = evaluation.settings, evaluation.base
+    for spec in evaluation.config.strategies:
+        if isinstance(spec, Outside):
+            yield partial(spec.source_kind, settings)
+        for field, name in spec.files().items():
+            if field == "run_file":
+                yield partial(read_run, base / name, variants(gold))
+            else:
+                yield partial(_read_outputs, evaluation, name)
+        if spec.rerank is not None and spec.rerank.kind != "mmr":
+            yield partial(find_reranker, spec.rerank.kind, settings.rerankers)
+        for embedding in spec.embeddings().values():
+            if embedding.vectors is not None:
+                yield partial(read_vectors, base / embedding.vectors)
+        if spec.chats_with is not None:
+            field = f"strategies.{spec.name}.endpoint"
+            yield partial(settings.find_endpoint, spec.chats_with, field)
+
+
+def _needs_of_answers(evaluation: Evaluation, gold: GoldSet) -> Iterator[Callable[[], object]]:
+    settings, answers = evaluation.settings, evaluation.config.answers
+    if answers is None:
+        return
+    overrides = [gold.overrides.get(query_id) for query_id in gold.queries["query_id"]]
+    asked = [apply_override(answers, override) for override in dict.fromkeys(overrides)]
+    modes = {question_answers.mode for question_answers in asked or [answers]}
+    yield partial(load_plugins, answers)
+    if "llm" in modes:
+        yield partial(settings.find_endpoint, answers.endpoint, "answers.endpoint")
+    if "recorded" in modes and answers.recorded is not None:
+        yield partial(_read_outputs, evaluation, answers.recorded)
+    verifier = settings.verifiers.get(answers.verifier or "")
+    if isinstance(verifier, ChatVerifier):
+        field = f"verifiers.{answers.verifier}.endpoint"
+        yield partial(settings.find_endpoint, verifier.endpoint, field)
+    if settings.feature_ragas_eval:
+        yield partial(settings.find_endpoint, answers.endpoint, "answers.endpoint")
+
+
+def _read_outputs(evaluation: Evaluation, name: str) -> None:
+    """Read recorded outputs, unless they are the corpus, which is read anyway."""
+    if name not in evaluation.config.corpus.files().values():
+        read_outputs(evaluation.base / name, ProblemList())
+
+
+def lint_gold_set(evaluation: Evaluation) -> list[Problem]:
+    """Check a gold set against the current corpus.
+
+    Faulty files are checked as far as they can be read. A gold set without errors is also checked
+    against the poisoning guard. Raises InputError if the corpus cannot be used.
+    """
+    runner = open_runner(evaluation)
+    gold, unmet = read_gold(evaluation.base, evaluation.config), ProblemList()
+    place = str(evaluation.base / CONFIG_FILE)
+    for need in (*_needs_of_strategies(evaluation, gold), *_needs_of_answers(evaluation, gold)):
+        try:
+            need()
+        except InputError as error:
+            unmet.extend(
+                dataclasses.replace(problem, file=problem.file or place)
+                for problem in error.problems
+            )
+    try:
+        corpus = runner.get(CorpusSnapshot)
+    except InputError as error:
+        raise InputError([*unmet.listed(), *error.problems]) from error
+    documents, sections = corpus.documents, corpus.sections
+    problems = [*unmet.listed(), *lint(gold, documents, sections)]
+    if any(problem.severity == "error" for problem in problems):
+        return problems
+    try:
+        admitted = runner.get(AdmittedChunks)
+    except InputError as error:
+        return [*problems, *error.problems]
+    qrels = resolve_gold(gold, documents, sections, admitted.chunks).qrels
+    blocked = find_blocked_gold(qrels["document"], runner.get(CorpusChunks), admitted)
+    problems += sparse_sections(qrels["section"]) if gold.layout == "own" else []
+    problems += blocked_problems(blocked)
+    if not evaluation.config.ignore_identical_ids:
+        problems += identical_ids(gold.queries, documents)
+    return problems

@@ -26,7 +26,7 @@ from rag_eval.core.records import Open
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level, RetrievalOptions
 from rag_eval.corpus.analyzer import count_tokens
-from rag_eval.gold.gold_report import LintWarning, report_warnings
+from rag_eval.gold.lint import LintWarning, report_warnings
 from rag_eval.measures.run_scores import RankedRuns
 from rag_eval.measures.strategy_figures import ExternalSource, Latency
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants

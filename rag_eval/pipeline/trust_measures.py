@@ -11,7 +11,7 @@ from rag_eval.core.arrays import FloatArray, IntArray, number
 from rag_eval.core.errors import quoted
 from rag_eval.core.records import Absent
 from rag_eval.corpus.masking import mask_shown_address
-from rag_eval.gold.gold_report import BlockedGold
+from rag_eval.gold.lint import BlockedGold
 from rag_eval.measures.intervals import COMPARED, aggregate, paired_comparison
 from rag_eval.measures.run_scores import ALWAYS_K, Scores, figure_of, score_strategy
 from rag_eval.measures.strategy_figures import compared_values, comparison_rows

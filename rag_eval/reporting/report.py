@@ -38,7 +38,7 @@ from rag_eval.core.rows import Fault, format_location, parse_object
 from rag_eval.core.types import SNIPPET_CHARS, Level, Status
 from rag_eval.corpus.masking import mask_snippet, masked_tree
 from rag_eval.gates.gate import GatePart, PreviousPart
-from rag_eval.gold.gold_report import GoldPart
+from rag_eval.gold.lint import GoldPart
 from rag_eval.measures.answers import AnswersPart, CitationsPart, RagasFigure
 from rag_eval.measures.stability import StabilityPart
 from rag_eval.measures.strategy_figures import SlicesPart, StrategyPart

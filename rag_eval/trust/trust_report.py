@@ -18,7 +18,7 @@ from rag_eval.core.records import (
     Text,
     Unit,
 )
-from rag_eval.gold.gold_report import BlockedGold
+from rag_eval.gold.lint import BlockedGold
 
 # ---- Trust and poisoning.
 

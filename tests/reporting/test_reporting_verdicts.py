@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from rag_eval.core.errors import InputError
 from rag_eval.gates.gate import GatePart
-from rag_eval.gold.gold_report import GoldPart
+from rag_eval.gold.lint import GoldPart
 from rag_eval.reporting.report import Report, content_hash, read_object, whole_report
 from rag_eval.reporting.verdicts import (
     _evidence_text,
