@@ -40,27 +40,23 @@ class Document:
 
     def __init__(self, path: Path) -> None:
         self.file = str(path)
-        self._lines: dict[Location, int] = {(): 1}
+        self.lines: dict[Location, int] = {(): 1}
         self._seen: set[int] = set()
         problems = ProblemList()
         text = read_text(path, problems, MAX_BYTES)
         if text is None:
             raise InputError(problems.listed())
-        values = self._read(self._compose(text), ())
-        if not isinstance(values, dict):
-            message, accepted = "not a mapping", "a mapping with name, corpus and strategies"
-            raise InputError.of("not_a_mapping", message, path, line=1, accepted=accepted)
-        self.values: dict[str, object] = values
+        node = self._compose(text)
+        if not isinstance(node, yaml.MappingNode):
+            accepted = "a mapping with name, corpus and strategies"
+            raise self._refuse("not_a_mapping", "not a mapping", 1, (), accepted)
+        self.values: dict[str, object] = self._read_mapping(node, ())
 
     def line(self, location: Location) -> int:
         """Return the line (from 1) of the deepest part of a location that the file holds."""
-        while location not in self._lines:
+        while location not in self.lines:
             location = location[:-1]
-        return self._lines[location]
-
-    def __contains__(self, location: Location) -> bool:
-        """Tell whether the file has a value at a location."""
-        return location in self._lines
+        return self.lines[location]
 
     def _compose(self, text: str) -> yaml.Node | None:
         try:
@@ -85,51 +81,24 @@ class Document:
         more: Place = {"line": line, "field": field, "found": shown, "accepted": accepted}
         return InputError.of(code, message, self.file, **more)
 
-    def _read(self, node: yaml.Node | None, place: Location) -> object:
-        if node is None:
-            return None
-        line = node.start_mark.line + 1
+    def _read(self, node: yaml.Node, place: Location) -> object:
+        line = self.lines.setdefault(place, node.start_mark.line + 1)
         if id(node) in self._seen:  # aliases of aliases can grow without bound
-            message = "anchors and aliases are not accepted here"
+            message, line = "anchors and aliases are not accepted here", node.start_mark.line + 1
             raise self._refuse("alias_refused", message, line, (), "the value itself")
         self._seen.add(id(node))
-        self._lines.setdefault(place, line)
         kind = node.tag.removeprefix(_CORE)
         if isinstance(node, yaml.MappingNode) and kind == "map":
             return self._read_mapping(node, place)
         if isinstance(node, yaml.SequenceNode) and kind == "seq":
             return [self._read(item, (*place, i)) for i, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode) and kind in _SCALARS:
-            return self._read_scalar(node, place)
-        message, line = "tags are not accepted here", self._lines[place]
-        raise self._refuse("bad_tag", message, line, place, "plain values", node.tag)
-
-    def _read_mapping(self, node: yaml.MappingNode, place: Location) -> dict[str, object]:
-        values: dict[str, object] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode) or key.tag != _CORE + "str":
-                accepted = "a word; quote it if YAML reads it as a number, date or truth value"
-                raise self._refuse("bad_key", "a key must be a plain word", line, (), accepted)
-            inner = (*place, key.value)
-            if key.value in values:
-                message = f"the key is in line {self._lines[inner]} already"
-                raise self._refuse("duplicate_key", message, line, inner, "each key once")
-            self._lines[inner] = line
-            values[key.value] = self._read(value, inner)
-        return values
-
-    def _read_scalar(self, node: yaml.ScalarNode, place: Location) -> object:
-        line = self._lines[place]
+        if not isinstance(node, yaml.ScalarNode) or kind not in _SCALARS:
+            message = "tags are not accepted here"
+            raise self._refuse("bad_tag", message, line, place, "plain values", node.tag)
         if fault := _CONTROL.search(node.value):
-            code_point, message = (
-                f"U+{ord(fault.group()):04X}",
-                "the value holds a control character",
-            )
-            raise self._refuse(
-                "control_character", message, line, place, "printable text", code_point
-            )
-        if node.tag == _CORE + "timestamp":
+            message, shown = "the value holds a control character", f"U+{ord(fault.group()):04X}"
+            raise self._refuse("control_character", message, line, place, "printable text", shown)
+        if kind == "timestamp":
             return node.value
         try:
             value = yaml.constructor.SafeConstructor().construct_object(node)
@@ -141,13 +110,28 @@ class Document:
             raise self._refuse("bad_number", message, line, place, "a finite number", node.value)
         return value
 
+    def _read_mapping(self, node: yaml.MappingNode, place: Location) -> dict[str, object]:
+        values: dict[str, object] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or key.tag != _CORE + "str":
+                accepted = "a word; quote it if YAML reads it as a number, date or truth value"
+                raise self._refuse("bad_key", "a key must be a plain word", line, (), accepted)
+            inner = (*place, key.value)
+            if key.value in values:
+                message = f"the key is in line {self.lines[inner]} already"
+                raise self._refuse("duplicate_key", message, line, inner, "each key once")
+            self.lines[inner] = line
+            values[key.value] = self._read(value, inner)
+        return values
+
 
 def _refine(document: Document, fault: FieldFault) -> Location:
     """Return the location of a fault; for a rule over several keys, the first named key."""
     if fault.is_rule:
         for word in _WORD.findall(fault.message):
             for key in (word, word.removesuffix("s")):
-                if (*fault.location, key) in document:
+                if (*fault.location, key) in document.lines:
                     return (*fault.location, key)
     return fault.location
 
@@ -171,9 +155,9 @@ def load_config(folder: Path) -> GoldSetConfig:
             problems.add(fault.code, fault.message, document.file, **more)
     name, expected = document.values.get("name"), folder.resolve().name
     if isinstance(name, str) and name != expected and re.match(NAME, name):
-        message = "the name must be that of the folder"
         more = {"field": "name", "found": quoted(name), "accepted": quoted(expected)}
-        more |= {"line": document.line(("name",))}
+        more["line"] = document.line(("name",))
+        message = "the name must be that of the folder"
         problems.add("name_mismatch", message, document.file, **more)
     if config is None or problems.n_errors:
         raise InputError(problems.listed())
@@ -206,7 +190,7 @@ def gold_set_name(name: str, field: str | None = None) -> str:
     return name
 
 
-# ---- Files and endpoints that a gold set may use
+# ---- What a gold set may use
 
 _ACCEPTED_PATH = (
     "a path inside the gold set's folder, or below a folder or address that `corpus_roots` in "
@@ -218,8 +202,8 @@ def is_below(path: Path, roots: Iterable[Path | str]) -> bool:
     """Tell whether a path, after following symbolic links, lies in one of the folders."""
     try:
         resolved = path.resolve()
-        folders = (root for root in roots if isinstance(root, Path))
-        return any(resolved.is_relative_to(folder.resolve()) for folder in folders)
+        folders = (root.resolve() for root in roots if isinstance(root, Path))
+        return any(map(resolved.is_relative_to, folders))
     except (OSError, RuntimeError, ValueError):  # a loop of links, or a name with a NUL byte
         return False
 
@@ -238,26 +222,25 @@ def _is_below_address(address: str, roots: Iterable[Path | str]) -> bool:
 
 def _embeddings(config: GoldSetConfig) -> Iterator[tuple[Location, Embedding]]:
     for number, strategy in enumerate(config.strategies):
-        place: Location = ("strategies", number)
-        yield from (
-            ((*place, *inner), embedding) for inner, embedding in strategy.embeddings().items()
-        )
+        for inner, embedding in strategy.embeddings().items():
+            yield ("strategies", number, *inner), embedding
 
 
 def _named_files(config: GoldSetConfig) -> Iterator[tuple[Location, str]]:
     """Yield location and text of every path in the configuration."""
-    corpus, answers = config.corpus, config.answers
-    paths: list[tuple[Location, str | None]] = [
-        (("trust", "manifest"), config.trust.manifest),
-        (("answers", "recorded"), None if answers is None else answers.recorded),
-    ]
     if config.trust.manifest is not None:
-        paths.append((("trust", "manifest"), f"{config.trust.manifest}.sig"))
-    paths += [(("corpus", *field), path) for field, path in corpus.files().items()]
-    paths += [((*place, "vectors"), embedding.vectors) for place, embedding in _embeddings(config)]
+        for name in (config.trust.manifest, f"{config.trust.manifest}.sig"):
+            yield ("trust", "manifest"), name
+    if config.answers is not None and config.answers.recorded is not None:
+        yield ("answers", "recorded"), config.answers.recorded
+    for field, path in config.corpus.files().items():
+        yield ("corpus", *field), path
+    for place, embedding in _embeddings(config):
+        if embedding.vectors is not None:
+            yield (*place, "vectors"), embedding.vectors
     for number, strategy in enumerate(config.strategies):
-        paths += [(("strategies", number, field), path) for field, path in strategy.files().items()]
-    yield from ((place, path) for place, path in paths if path is not None)
+        for name, path in strategy.files().items():
+            yield ("strategies", number, name), path
 
 
 def _find_outside(
@@ -272,12 +255,10 @@ def _find_outside(
                 outside[text] = place
         elif not is_below(folder / text, allowed):
             outside[folder / text] = place
-    links: list[tuple[Path, Location]] = [
-        (link, ()) for link in sorted((*folder.glob("*"), *folder.glob("qrels/*")))
-    ]
+    links = dict.fromkeys(sorted((*folder.glob("*"), *folder.glob("qrels/*"))), Location())
     if not outside:  # search the corpus for links only if its own path is allowed
-        links += [(link, ("corpus", "path")) for link in config.corpus.links(folder)]
-    for link, place in links:
+        links |= dict.fromkeys(config.corpus.links(folder), ("corpus", "path"))
+    for link, place in links.items():
         if link.is_symlink() and not is_below(link, allowed):
             outside.setdefault(link, place)
     return outside
@@ -289,6 +270,7 @@ def _distribution_key(name: str) -> str:
 
 
 def _replace_named(strategy: Strategy, embeddings: Mapping[str, Embedding]) -> Strategy:
+    """Replace the names of embeddings by the embeddings of the settings."""
     if strategy.embeds_with is not None and strategy.embeds_with.is_named:
         strategy = strategy.with_embedding(embeddings[strategy.embeds_with.model or ""])
     rerank = strategy.rerank
@@ -312,10 +294,6 @@ def permitted(
     and of `corpus_roots`, `unknown_embedding` and `package_not_allowed` if the settings do not name
     an embedding or a distribution.
     """
-    by_name = {
-        name: Embedding.from_settings(entry.function, entry.config)
-        for name, entry in settings.embeddings.items()
-    }
     path = folder / CONFIG_FILE
     document = Document(path) if path.is_file() else None
     problems = ProblemList()
@@ -332,11 +310,14 @@ def permitted(
     for outside, place in _find_outside(config, folder, settings.corpus_roots).items():
         message = "the path leads out of the gold set's folder"
         report("outside_gold_set", message, place, str(outside), _ACCEPTED_PATH)
+    by_name = {
+        name: Embedding.from_settings(entry.function, entry.config)
+        for name, entry in settings.embeddings.items()
+    }
     for place, embedding in _embeddings(config):
-        if embedding.is_named and embedding.model not in by_name:
+        if embedding.is_named and (model := embedding.model or "") not in by_name:
             message = "neither a built-in model nor a name under `embeddings` of the settings"
             accepted = f"{MODELS} (there: {', '.join(sorted(by_name)) or 'none'})"
-            model = embedding.model or ""
             report("unknown_embedding", message, (*place, "model"), model, accepted)
     allowed = set(map(_distribution_key, settings.package_docs))
     for field, name in config.corpus.distributions().items():

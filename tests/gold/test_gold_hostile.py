@@ -9,7 +9,7 @@ import pytest
 from cli_project import CONFIG
 
 from rag_eval.corpus.loaders.folder import Folder
-from rag_eval.gold.loading import MAX_ROWS
+from rag_eval.gold.files import MAX_ROWS
 
 SECONDS = 20
 FILES = ("queries.jsonl", "paraphrases.jsonl", "qrels.tsv", "answers.jsonl", "gold_set.yaml")
@@ -115,10 +115,11 @@ def test_folders_deeper_than_the_stack_are_read(tmp_path):
         subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
 
 
-@pytest.mark.parametrize("name", ["queries.jsonl", "qrels.tsv"])
-def test_too_many_rows_are_refused_before_the_corpus(project, monkeypatch, name):
-    for limit, code in ((3, None), (1, 1)):
-        monkeypatch.setitem(MAX_ROWS, name, limit)
-        text = project.command("lint", "tiny", exit_code=code).stderr
-        assert (f"{name}: error too_many_rows" in text) == (limit == 1)
-        assert ("Reading the corpus" in text) == (limit == 3)
+@pytest.mark.parametrize(
+    ("what", "name"), [("questions", "queries.jsonl"), ("judgements", "qrels.tsv")]
+)
+def test_too_many_rows_are_refused(project, monkeypatch, what, name):
+    for limit, code in ((10, None), (0, 1)):
+        monkeypatch.setitem(MAX_ROWS, what, limit)
+        text = project.command("lint", "tiny", exit_code=code).output
+        assert (f"{name}: error too_many_rows" in text) == (limit == 0)
