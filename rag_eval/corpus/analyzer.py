@@ -80,11 +80,6 @@ def token_spans(text: str, start: int = 0, end: int | None = None) -> list[tuple
 
     A token is a word, a character of a script without blanks, or four characters of a word or of
     symbols that are longer than `MAX_WORD`, so that no text is long and has few tokens.
-
-    Examples
-    --------
-    >>> count_tokens("two words"), count_tokens("東京です"), count_tokens("QUJD" * 30)
-    (2, 4, 30)
     """
     end = len(text) if end is None else end
     return [match.span() for match in _token_pattern(text).finditer(text, start, end)]
@@ -107,13 +102,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def find_pairs(vocabulary: Iterable[str]) -> dict[str, list[int]]:
-    """Return the ids of the pairs of characters that hold each character.
-
-    Examples
-    --------
-    >>> find_pairs(["黒猫", "at", "猫", "猫が"])
-    {'黒': [0], '猫': [0, 3], 'が': [3]}
-    """
+    """Return the ids of the pairs of characters that hold each character."""
     pairs: dict[str, list[int]] = {}
     for term, name in enumerate(vocabulary):
         if len(name) > 1 and _IS_CUT.match(name):
@@ -221,13 +210,7 @@ def _shared() -> Analyzer:
 
 
 def terms(text: str) -> list[str]:
-    """Return the stemmed terms of one text as strings.
-
-    Examples
-    --------
-    >>> terms("The reader's sort_values and Sorting")
-    ['reader', 'sort', 'valu', 'sort']
-    """
+    """Return the stemmed terms of one text as strings."""
     analyzer = _shared()
     ids = analyzer.index([text])[0]
     names = list(analyzer.vocabulary)
@@ -293,22 +276,11 @@ def numbers(text: str) -> list[str]:
 
     A point or comma before three digits separates thousands, so `3.125` is 3125. A number that
     starts with 0 has no thousands. The rule holds for answers and for evidence.
-
-    Examples
-    --------
-    >>> numbers("In 1889, 1,000 of 2.50 kg; 3,5 % of int64.")
-    ['1889', '1000', '2.5', '3.5']
     """
     return [spell_number(number) for number in _NUMBER.findall(text)]
 
 
 def spell_alike(text: str) -> str:
-    """Write the numbers of a text alike, number words in digits; "one" seldom counts, and stays.
-
-    Examples
-    --------
-    >>> spell_alike("Seven halls seat 12,500 people, one of them 2.50 in a row.")
-    '7 halls seat 12500 people, one of them 2.5 in a row.'
-    """
+    """Write the numbers of a text alike, number words in digits; "one" seldom counts, and stays."""
     digits = _SPELLED_WORD.sub(lambda word: _SPELLED[word[0].lower()], text)
     return _NUMBER.sub(lambda number: spell_number(number[0]), digits)

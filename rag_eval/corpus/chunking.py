@@ -155,13 +155,7 @@ class Section(NamedTuple):
 
 
 def slug(heading: str) -> str:
-    """Make the anchor of a heading as the usual renderers do: lower case, joined by hyphens.
-
-    Examples
-    --------
-    >>> slug("See Also"), slug("C++ & Python!"), slug("???")
-    ('see-also', 'c-python', 'section')
-    """
+    """Make the anchor of a heading as the usual renderers do: lower case, joined by hyphens."""
     return "-".join(_NOT_SLUG.sub("", heading.lower()).split()) or "section"
 
 
@@ -322,14 +316,7 @@ def borders(text: str, start: int = 0, end: int | None = None) -> list[int]:
 
 
 def spans(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
-    """Return the sentences of text[start:end] as (start, end), without white space around them.
-
-    Examples
-    --------
-    >>> text = "Dr. Smith saw 3.5 kg. Why? See Fig. 2."
-    >>> [text[a:b] for a, b in spans(text)]
-    ['Dr. Smith saw 3.5 kg.', 'Why?', 'See Fig. 2.']
-    """
+    """Return the sentences of text[start:end] as (start, end), without white space around them."""
     end = len(text) if end is None else end
     edges = [start, *borders(text, start, end), end]
     pairs = itertools.pairwise(edges)
@@ -341,12 +328,6 @@ def segments(text: str) -> list[tuple[int, int]]:
 
     A segment is a sentence, a heading, a list item or a row of a table, without bullet, number or
     border.
-
-    Examples
-    --------
-    >>> text = "Two facts:\n1. Snow is white. It is cold.\n2. Coal is black"
-    >>> [text[a:b] for a, b in segments(text)]
-    ['Two facts:', 'Snow is white.', 'It is cold.', 'Coal is black']
     """
     contents = {match.start(): match.end() for match in _ITEM_LINE.finditer(text)}
     heads = (edge for match in _HEADING_LINE.finditer(text) for edge in match.span())

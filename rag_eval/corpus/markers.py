@@ -167,17 +167,22 @@ class _Mark(NamedTuple):
     starts_sentence: bool = False
 
 
+def _text_before(text: str, start: int) -> str:
+    """Return the characters before a place; a line end stands for the beginning of the text."""
+    low = start - _LOOK_BACK
+    return text[low:start] if low > 0 else f"\n{text[:start]}"
+
+
 def _stands_in_code(
     text: str, match: re.Match[str], ranges: Sequence[Range], index_end: int
 ) -> bool:
     """Tell whether a bracket is an index or an array of a program."""
     start, end = match.span()
     before = text[max(start - _LOOK_BACK, 0) : start]
-    has_zero = any(first == 0 for first, _ in ranges)
     attached = before[-1:].isalnum() or before[-1:] in {"_", ")", "]", '"', "'"}
-    return (
-        attached and (start == index_end or has_zero or bool(_CODE_AFTER.match(text, end)))
-    ) or _CODE_BEFORE.search(before) is not None
+    has_zero = any(first == 0 for first, _ in ranges)
+    is_index = attached and (start == index_end or has_zero or _CODE_AFTER.match(text, end))
+    return bool(is_index or _CODE_BEFORE.search(before))
 
 
 def _is_interval(before: str, ranges: Sequence[Range], n_sources: int | None) -> bool:
@@ -185,7 +190,7 @@ def _is_interval(before: str, ranges: Sequence[Range], n_sources: int | None) ->
     numbers = [number for edge in ranges for number in dict.fromkeys(edge)]
     if len(numbers) > 1 and 0 in numbers:
         return True
-    if len(numbers) > 1 and len(ranges) == len(numbers) and _VALUES_BEFORE.search(before):
+    if 1 < len(numbers) == len(ranges) and _VALUES_BEFORE.search(before):
         return True
     if len(numbers) != 2 or numbers[0] >= numbers[1]:  # noqa: PLR2004 - a pair
         return False
@@ -193,41 +198,37 @@ def _is_interval(before: str, ranges: Sequence[Range], n_sources: int | None) ->
     return bool(_RANGE_BEFORE.search(before) or (is_beyond and _BOUNDS_BEFORE.search(before)))
 
 
-_Reading = tuple[list[Range] | None, bool]
-"""What a marker cites, None for no marker; and whether a text that is none resembles a marker."""
-
-
-def _read(text: str, match: re.Match[str], names: Names, n_sources: int | None) -> _Reading:
-    """Read a text that may be a marker."""
+def _read(
+    text: str, match: re.Match[str], names: Names, n_sources: int | None
+) -> tuple[list[Range] | None, bool]:
+    """Return what a marker cites, None for no marker, and whether such a text resembles one."""
     before = text[max(match.start() - _LOOK_BACK, 0) : match.start()]
-    reading: _Reading = None, True  # the private characters of a chat page
+    ranges, resembles = None, True  # the private characters of a chat page
     if match["super"]:
-        before = before.rstrip(" ")
-        is_behind_word = before[-1:].isalpha() or before[-1:] in {*".,;:!?…\"'”’»)。！？।؟۔*"}
-        is_mark = is_behind_word and not _POWER_BEFORE.search(before)
-        digits = match["super"].translate(_DIGITS).replace("⸴", ",")
-        reading = _parse(digits, names) if is_mark else None, False
+        word = before.rstrip(" ")
+        is_behind_word = word[-1:].isalpha() or word[-1:] in {*".,;:!?…\"'”’»)。！？।؟۔*"}
+        digits, resembles = match["super"].translate(_DIGITS).replace("⸴", ","), False
+        if is_behind_word and not _POWER_BEFORE.search(word):
+            ranges = _parse(digits, names)
     elif match["bare"]:
-        reading = _parse(match["bare"], names), False
+        ranges, resembles = _parse(match["bare"], names), False
     elif match["round"]:
-        reading = _read_parenthesis(match["round"].strip(), before, names)
+        ranges, resembles = _read_parenthesis(match["round"].strip(), before, names)
     elif match["html"]:
-        is_raised = match["tag"].lower() == "sup"
-        is_power = is_raised and _POWER_BEFORE.search(before) is not None
-        ranges = None if is_power else _parse(match["html"].strip(" []"), names)
-        reading = ranges, ranges is None and not is_raised
+        resembles = match["tag"].lower() != "sup"
+        if resembles or not _POWER_BEFORE.search(before):
+            ranges = _parse(match["html"].strip(" []"), names)
     elif match["square"]:
         inside = match["square"].rstrip("\\").strip()
-        is_foreign = match["open"] == "【" and re.search(r"\d|†", inside) is not None
-        resembles = is_foreign or _RESEMBLES.match(inside) is not None
-        reading = _parse(inside, names), resembles and not _YEARS.fullmatch(inside)
-    ranges, resembles = reading
-    if ranges is None:
-        return None, resembles
-    return None if _is_interval(before, ranges, n_sources) else ranges, False
+        ranges = _parse(inside, names)
+        is_foreign = match["open"] == "【" and re.search(r"\d|†", inside)
+        resembles = bool((is_foreign or _RESEMBLES.match(inside)) and not _YEARS.fullmatch(inside))
+    if ranges is not None and _is_interval(before, ranges, n_sources):
+        return None, False
+    return ranges, resembles and ranges is None
 
 
-def _read_parenthesis(inside: str, before: str, names: Names) -> _Reading:
+def _read_parenthesis(inside: str, before: str, names: Names) -> tuple[list[Range] | None, bool]:
     """Read what stands in parentheses: markers in brackets, a name with a dot, or `Document 3`."""
     lead = _IN_PARENTHESES.match(inside)
     content = inside[lead.end() if lead else 0 :]
@@ -247,15 +248,14 @@ def _widen(text: str, match: re.Match[str], ranges: list[Range]) -> _Mark | None
     Returns None for a bare "document 1" without such words.
     """
     start, end = match.span()
-    low = max(start - _LOOK_BACK, 0)
-    before = text[low:start] if low else f"\n{text[:start]}"
-    shift = start - len(before)
+    before = _text_before(text, start)
     lead = _LEADS.search(before) or (_WEAK_LEADS.search(before) if match["bare"] else None)
-    at = shift + lead.start("lead") if lead else start
-    starts = _STARTS.search(before[: at - shift]) is not None
-    states = _STATES.match(text, end) if starts and not lead else None
-    if lead and (suffix := _STATES.match(text, end)) and "に" in suffix[0]:
-        states = suffix
+    words = before[: lead.start("lead")] if lead else before
+    at = start - len(before) + len(words)
+    starts = _STARTS.search(words) is not None
+    states = _STATES.match(text, end) if starts or lead else None
+    if lead and states and "に" not in states[0]:
+        states = None
     if match["bare"] and not lead and not states:
         return None
     if states:
@@ -265,7 +265,7 @@ def _widen(text: str, match: re.Match[str], ranges: list[Range]) -> _Mark | None
         return _Mark(at, _COMMA.match(text, end).end(), ranges, starts_sentence=True)  # type: ignore[union-attr]
     if lead:
         comma = re.search(r"[,，、]?\s*$", text[max(at - 4, 0) : at])
-        return _Mark(at - len(comma[0]) if comma else at, end, ranges)
+        start = at - len(comma[0]) if comma else at
     return _Mark(start, end, ranges)
 
 
@@ -274,30 +274,23 @@ _BETWEEN = re.compile(rf"[^\S\n]*+(?:[,;]|\b(?:{_AND})\b)?[^\S\n]*+")
 _BETWEEN_RANGE = re.compile(r"[^\S\n]*+[-‐‑‒–—][^\S\n]*+")
 
 
-def _join(text: str, marks: Iterable[_Mark]) -> Iterator[_Mark]:
+def _join(text: str, marks: Iterable[_Mark]) -> list[_Mark]:
     """Join neighbours such as `[1], [2]`, the range `[1]-[3]`, and the stars around `**[1]**`."""
-    joined: _Mark | None = None
+    joined: list[_Mark] = []
     for mark in marks:
-        if joined is None:
-            joined = mark
-            continue
-        gap = slice(joined.end, mark.start)
-        is_near = mark.start - joined.end <= _LOOK_BACK and not mark.starts_sentence
-        if is_near and _BETWEEN.fullmatch(text[gap]):
-            joined.ranges.extend(mark.ranges)  # a sum of lists would take quadratic time
-            joined = joined._replace(end=mark.end)
-        elif (
-            is_near
-            and _BETWEEN_RANGE.fullmatch(text[gap])
-            and mark.ranges[0][1] > joined.ranges[-1][0]
-        ):
-            joined.ranges[-1:] = [(joined.ranges[-1][0], mark.ranges[0][1]), *mark.ranges[1:]]
-            joined = joined._replace(end=mark.end)
+        last = joined[-1] if joined else mark
+        gap, is_near = text[last.end : mark.start], mark.start - last.end <= _LOOK_BACK
+        if last is mark or not is_near or mark.starts_sentence:
+            joined.append(mark)
+        elif _BETWEEN.fullmatch(gap):
+            last.ranges.extend(mark.ranges)  # a sum of lists would take quadratic time
+            joined[-1] = last._replace(end=mark.end)
+        elif _BETWEEN_RANGE.fullmatch(gap) and mark.ranges[0][1] > last.ranges[-1][0]:
+            last.ranges[-1:] = [(last.ranges[-1][0], mark.ranges[0][1]), *mark.ranges[1:]]
+            joined[-1] = last._replace(end=mark.end)
         else:
-            yield _strip_emphasis(text, joined)
-            joined = mark
-    if joined is not None:
-        yield _strip_emphasis(text, joined)
+            joined.append(mark)
+    return [_strip_emphasis(text, mark) for mark in joined]
 
 
 def _strip_emphasis(text: str, mark: _Mark) -> _Mark:
@@ -352,6 +345,10 @@ def _is_reference(line: str, names: Names) -> bool:
     return has_number or bool(_ADDRESS.search(line) or _find_name(line, names))
 
 
+def _read_number(entry: re.Match[str]) -> int:
+    return int(entry["square"] or entry["dot"] or entry["super"].translate(_DIGITS))
+
+
 def _find_references(text: str, marks: Sequence[_Mark], names: Names) -> tuple[int, dict[int, int]]:
     """Find the list of references at the end of an answer.
 
@@ -402,19 +399,16 @@ def _find_bare_list(text: str, lines: Sequence[tuple[int, str]], marks: Sequence
         begin -= 1
     if not entries or all(entry["colon"] for entry in entries):
         return begin
-    start = lines[begin][0]
+    start, numbers = lines[begin][0], list(map(_read_number, entries))
     cited = bytearray(1000)
     for first, last in {span for mark in marks if mark.start < start for span in mark.ranges}:
         cited[first : last + 1] = b"\1" * (last + 1 - first)
-    numbers = list(map(_read_number, entries))
     is_below_rule = begin > 0 and _RULE.fullmatch(lines[begin - 1][1]) is not None
-    is_apart = is_below_rule or text[:start].rstrip(" \t\r").endswith("\n\n")
-    is_cited = is_below_rule or all(cited[number] for number in numbers)
-    return begin if is_apart and is_cited and len(set(numbers)) == len(numbers) else len(lines)
-
-
-def _read_number(entry: re.Match[str]) -> int:
-    return int(entry["square"] or entry["dot"] or entry["super"].translate(_DIGITS))
+    is_apart = text[:start].rstrip(" \t\r").endswith("\n\n") and all(
+        map(cited.__getitem__, numbers)
+    )
+    is_list = (is_below_rule or is_apart) and len(set(numbers)) == len(numbers)
+    return begin if is_list else len(lines)
 
 
 # ---- The markers of a text
@@ -436,17 +430,6 @@ class Marks(NamedTuple):
 
     text: str
     citations: list[tuple[int, int]]
-    unread: list[str]
-
-
-class _Found(NamedTuple):
-    """A text without markers, the place of each marker in it, and (place, text) of unread texts.
-
-    A marker that opens a line or a sentence supports the text behind it.
-    """
-
-    text: str
-    marks: list[tuple[int, bool, list[Range]]]
     unread: list[str]
 
 
@@ -477,49 +460,9 @@ def _scan(
             at = start + 1
 
 
-def _find(text: str, names: Names, n_sources: int | None) -> tuple[_Found, Mapping[int, int]]:
-    """Take the markers out of a text; the mapping names the sources of a list of references."""
-    if not _HINT.search(text):
-        return _Found(text, [], []), {}
-    unread: list[tuple[int, str]] = []
-    marks = list(_join(text, _scan(text, names, n_sources, unread)))
-    end, resolved = _find_references(text, marks, names)
-    pieces: list[str] = []
-    placed: list[tuple[int, bool, list[Range]]] = []
-    length = last = 0
-    for mark in itertools.takewhile(lambda mark: mark.start < end, marks):
-        low = mark.start - _LOOK_BACK
-        before = text[low : mark.start] if low > 0 else f"\n{text[: mark.start]}"
-        following = text[mark.end : mark.end + _LOOK_BACK]
-        opens = mark.starts_sentence or bool(
-            _LINE_START.search(before) and following.split("\n", 1)[0].strip()
-        )
-        piece = text[last : mark.start]
-        piece = piece if opens else piece.rstrip(" \t\u00a0")
-        placed.append((length + len(piece), opens, mark.ranges))
-        last = mark.end
-        if mark.starts_sentence and text[last : last + 1].islower():
-            piece, last = piece + text[last].upper(), last + 1
-        elif opens:
-            last = _BLANKS.match(text, last).end()  # type: ignore[union-attr]  # always matches
-        elif following[:1].isalnum() or following[:1] in {*_OPENERS}:
-            piece += " "
-        pieces.append(piece)
-        length += len(piece)
-    end_text = text[last:end] if end == len(text) else text[last:end].rstrip()
-    plain = "".join([*pieces, end_text])
-    return _Found(plain, placed, [marker for place, marker in unread if place < end]), resolved
-
-
 def remove_marks(text: str) -> str:
-    """Take the markers and the list of references out of a text.
-
-    Examples
-    --------
-    >>> remove_marks("According to document 1, terns fly far【2†source】.")
-    'Terns fly far.'
-    """
-    return _find(text, {}, None)[0].text
+    """Take the markers and the list of references out of a text."""
+    return read_marks(text).text
 
 
 def read_marks(text: str, names: Names | None = None, n_sources: int | None = None) -> Marks:
@@ -538,16 +481,52 @@ def read_marks(text: str, names: Names | None = None, n_sources: int | None = No
     >>> read_marks(text, {"fish.md": [2]}, 2)
     Marks(text='Terns fly far. They eat fish.', citations=[(0, 2), (0, 3), (1, 2)], unread=[])
     """
-    scanned, resolved = _find(text, names or {}, n_sources)
-    edges = segments(scanned.text)
+    if not _HINT.search(text):
+        return Marks(text, [], [])
+    names, unread = names or {}, list[tuple[int, str]]()
+    marks = _join(text, _scan(text, names, n_sources, unread))
+    end, resolved = _find_references(text, marks, names)
+    marks = [mark for mark in marks if mark.start < end]
+    plain, places = _cut_out(text[:end], marks, is_whole=end == len(text))
+    edges = segments(plain)
     starts, ends = [start for start, _ in edges], [end for _, end in edges]
-    citations: list[tuple[int, int]] = []
-    for place, opens, ranges in scanned.marks:
+    citations: dict[tuple[int, int], None] = {}
+    for mark, (place, opens) in zip(marks, places, strict=True):
         after = min(bisect.bisect_right(ends, place), len(ends) - 1)
         around = max(bisect.bisect_left(starts, place) - 1, 0)
         segment = (after if opens else around) if edges else -1
-        for first, last in ranges:
+        for first, last in mark.ranges:
             shown = last if n_sources is None else min(last, max(first, n_sources))
-            numbers = (*range(first, shown + 1), last)
-            citations += [(segment, resolved.get(number, number)) for number in numbers]
-    return Marks(scanned.text, list(dict.fromkeys(citations)), scanned.unread)
+            for number in (*range(first, shown + 1), last):
+                citations[segment, resolved.get(number, number)] = None
+    return Marks(plain, list(citations), [marker for place, marker in unread if place < end])
+
+
+def _cut_out(
+    text: str, marks: Iterable[_Mark], *, is_whole: bool
+) -> tuple[str, list[tuple[int, bool]]]:
+    """Cut markers out of a text.
+
+    Returns the rest, and for each marker its place in it, and whether it opens a line or a sentence
+    and so supports the text behind it.
+    """
+    pieces: list[str] = []
+    places: list[tuple[int, bool]] = []
+    length = last = 0
+    for mark in marks:
+        following = text[mark.end : mark.end + _LOOK_BACK]
+        opens_line = _LINE_START.search(_text_before(text, mark.start))
+        opens = mark.starts_sentence or bool(opens_line and following.split("\n", 1)[0].strip())
+        piece = text[last : mark.start]
+        piece = piece if opens else piece.rstrip(" \t\u00a0")
+        places.append((length + len(piece), opens))
+        last = mark.end
+        if mark.starts_sentence and text[last : last + 1].islower():
+            piece, last = piece + text[last].upper(), last + 1
+        elif opens:
+            last = _BLANKS.match(text, last).end()  # type: ignore[union-attr]  # always matches
+        elif following[:1].isalnum() or following[:1] in {*_OPENERS}:
+            piece += " "
+        pieces.append(piece)
+        length += len(piece)
+    return "".join([*pieces, text[last:] if is_whole else text[last:].rstrip()]), places

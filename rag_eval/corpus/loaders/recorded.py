@@ -59,11 +59,6 @@ def stated_payload(values: Mapping[str, object]) -> dict[str, JsonValue]:
 
     NUL and lone surrogates become U+FFFD. Long texts and lists are cut. Numbers beyond `MAX_NUMBER`
     and deeply nested values become a short text.
-
-    Examples
-    --------
-    >>> stated_payload({"doc_id": "a", "tokens": float("inf"), "mine": 1})
-    {'doc_id': 'a', 'tokens': 'a number out of range'}
     """
     return {
         name: _bound(values[name], MAX_QUOTE_CHARS if name == "quote" else MAX_SHORT_CHARS)
