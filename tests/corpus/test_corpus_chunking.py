@@ -158,22 +158,6 @@ def test_every_chunk_of_a_long_title_repeats_only_its_beginning():
     assert chunks["title"].str.len().eq(sectioning.MAX_TITLE).all()
 
 
-def test_chunks_hash_depends_on_content_title_and_chunker_but_not_on_row_order():
-    chunker = Chunker(kind="sentence")
-    chunks = chunk_documents(*corpus("One. Two. Three."), chunker)
-    first = chunks_hash(chunks, chunker)
-    assert chunks_hash(chunks.iloc[::-1], chunker) == first
-    others = [
-        chunks.iloc[1:],
-        chunk_documents(*corpus("One. Two. Three.", title="u"), chunker),
-        chunk_documents(*corpus("One. Two. Four."), chunker),
-    ]
-    hashes = {chunks_hash(other, chunker) for other in others}
-    hashes.add(chunks_hash(chunks, Chunker(kind="sentence", max_tokens=9)))
-    hashes.add(chunks_hash(chunks, chunker, "another analyzer"))
-    assert len({first, *hashes}) == 6
-
-
 @pytest.mark.parametrize("part", ["a_", "\n", ". ", "# a\n", "- a\n", ">"])
 @pytest.mark.parametrize("kind", ["text", "numpydoc", "markdown"])
 def test_hostile_texts_end(part, kind):
@@ -202,13 +186,6 @@ def test_texts_without_blanks_are_bounded_and_whole(name, kind):
     assert "".join(chunks["text"]).replace(" ", "") == text.replace(" ", "")
     assert (chunks["tokens"] <= 16).all()
     assert chunks["text"].str.len().max() <= 16 * chars + 64
-
-
-def test_overlap_repeats_characters_of_texts_without_blanks():
-    chunks = cut("本日は晴天なり" * 10, "text", max_tokens=8, overlap=3)
-    starts, ends = chunks["start"].to_numpy(), chunks["end"].to_numpy()
-    assert (ends[:-1] - starts[1:] == 3).all()
-    assert (chunks["tokens"] <= 8).all()
 
 
 # ---- Sentences

@@ -94,16 +94,3 @@ def test_the_hub_is_asked_only_below_a_listed_address(tmp_path, path, roots, is_
     else:
         with pytest.raises(InputError, match=r"outside_gold_set.*hf://datasets/someone/data"):
             permitted(config, tmp_path, settings)
-
-
-def test_bad_rows_are_all_named(base):
-    data = {"id": ["a", "", "a", "x\n\x01y", "e"], "text": ["1", "2", "3", "4", None]}
-    datasets.Dataset.from_dict(data).to_parquet(base / "bad.parquet")
-    with pytest.raises(InputError) as caught:
-        load_corpus(HuggingFace(loader="hf_datasets", path="bad.parquet"), base)
-    assert [(problem.code, problem.line) for problem in caught.value.problems] == [
-        ("bad_id", 2),
-        ("duplicate_id", 3),
-        ("bad_id", 4),
-        ("wrong_type", 5),
-    ]

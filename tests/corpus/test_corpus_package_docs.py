@@ -14,7 +14,7 @@ from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.loaders.package_docs import PackageDocs
-from rag_eval.corpus.loading import identify, load_corpus
+from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import permitted
 
 INIT = '''
@@ -162,24 +162,13 @@ def g():
     [
         ({"modules": ("shelf.gone",)}, "foreign_module"),
         ({"modules": ("json",)}, "foreign_module"),
-        ({"min_chars": 999}, "empty_corpus"),
         ({"package": "no_such_package_here"}, "not_installed"),
         ({"package": "rag_eval"}, "not_installed"),  # editable
-        ({"package": "json"}, "not_installed"),  # of no distribution
     ],
 )
 def test_what_cannot_be_walked_is_an_error(shelf, options, code):
     with pytest.raises(InputError, match=code):
         load(**options)
-
-
-def test_identity_follows_version_and_record_without_importing(shelf):
-    spec = PackageDocs(loader="package_docs", package="shelf")
-    first = identify(spec, Path())
-    (shelf / "RECORD").write_text("shelf/__init__.py,sha256=y,1\n")
-    importlib.invalidate_caches()
-    assert identify(spec, Path()) != first
-    assert "shelf" not in sys.modules
 
 
 # ---- Which code an import may run

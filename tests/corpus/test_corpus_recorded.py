@@ -92,21 +92,14 @@ def test_ragas_samples(write):
 
 
 FAULTS = [
-    ({"answer": "x"}, "missing_key", "query_id"),
     ({"query_id": "a\x07", "answer": "x"}, "bad_id", "query_id"),
     ({"query_id": "q1"}, "missing_key", "answer"),
     (row(answer="a\x00b"), "nul_byte", "answer"),
-    (row(question="x" * 20_001), "bad_value", "question"),
-    (row(contexts=[3]), "wrong_type", "contexts[0]"),
     (row(contexts=["x", {"title": "t"}]), "missing_key", "contexts[1]"),
     (row(contexts=[{"id": 1.5, "text": "x"}]), "bad_id", "contexts[0].id"),
     (row(contexts=[{"id": "a", "text": "x", "score": "1"}]), "wrong_type", "contexts[0].score"),
-    (row(contexts=["x"] * 1001), "bad_value", "contexts"),
-    (row(citations=[{}] * 1001), "bad_value", "citations"),
     (row(citations=[1.5]), "wrong_type", "citations[0]"),
     (row(tokens_in=-1), "bad_value", "tokens_in"),
-    (row(seconds="1"), "wrong_type", "seconds"),
-    (row(verdict="x" * 65), "bad_value", "verdict"),
     (row(context=["x"]), "unknown_key", "context"),
     (
         {"user_input": "x", "retrieved_contexts": ["a"], "retrieved_context_ids": ["a", "b"]},

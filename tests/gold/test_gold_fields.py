@@ -3,8 +3,6 @@
 import gzip
 import json
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +12,7 @@ from rag_eval.core import rows
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.loaders.tables import Beir, HuggingFace, Parquet
-from rag_eval.gold.files import read_answers, read_paraphrases, read_qrels, read_queries
+from rag_eval.gold.files import read_qrels, read_queries
 from rag_eval.gold.loading import load_gold
 
 HEADER = "query-id{0}corpus-id{0}score\n"
@@ -78,17 +76,6 @@ def from_query(folder, value):
     return checked(read_queries, path).queries["query_id"][0]
 
 
-def from_paraphrase(folder, value):
-    path = write(folder / "p.jsonl", {"query_id": value, "paraphrase_id": "p", "text": "x"})
-    return checked(lambda one, found: read_paraphrases([one], found), path)["query_id"][0]
-
-
-def from_answer(folder, value):
-    path = write(folder / "a.jsonl", {"query_id": "q", "doc_id": value, "anchors": []})
-    found = checked(lambda one, problems: read_answers([one], problems), path)
-    return found.judgements["target"][0]
-
-
 def from_output(folder, value):
     row = {"query_id": value, "answer": "a", "contexts": [{"id": value, "text": "x"}]}
     (output,) = read_outputs(write(folder / "outputs.jsonl", row), ProblemList())
@@ -96,22 +83,9 @@ def from_output(folder, value):
     return output.query_id
 
 
-def from_ragas(folder, value):
-    row = {"user_input": "?", "response": "a", "retrieved_context_ids": [value]}
-    (output,) = read_outputs(write(folder / "outputs.jsonl", row), ProblemList())
-    return output.contexts[0].document
-
-
 def from_dict(folder, value):
     del folder
     return rag_eval.read_qrels({"q": {value: 1}})["doc_id"][0]
-
-
-def from_frame(folder, value):
-    del folder
-    return rag_eval.read_run(pd.DataFrame([("q", value, 1.0)], columns=["qid", "docno", "score"]))[
-        "doc_id"
-    ][0]
 
 
 def from_jsonl_run(folder, value):
@@ -130,13 +104,10 @@ OF_JSON = [
     from_jsonl_corpus,
     from_beir,
     from_query,
-    from_paraphrase,
-    from_answer,
     from_output,
-    from_ragas,
     from_jsonl_run,
 ]
-OF_VALUES = [from_parquet, from_dict, from_frame, from_parquet_run]
+OF_VALUES = [from_parquet, from_dict, from_parquet_run]
 IDS = [
     *("d1", "007", "NA", "null", "1.0", "5% off", "a%20b", "überblick — 日本.md"),
     *("/data/docs/a.md", "C:\\docs\\a.md", "../a.md", "https://example.org/a?b=c#d", "two words"),
@@ -156,12 +127,6 @@ def test_each_reader_accepts_the_same_ids(tmp_path, read, value):
 def test_each_reader_refuses_the_same_ids(tmp_path, read, value):
     with pytest.raises(InputError, match=r"not an id|wrong_type"):
         read(tmp_path, value)
-
-
-@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int16])
-def test_numbers_of_numpy_are_ids_and_grades(kind):
-    found = rag_eval.read_qrels({kind(3): {kind(5): kind(2)}})
-    assert found.to_numpy().tolist() == [["3", "5", 2]]
 
 
 @pytest.mark.parametrize("loader", ["beir", "hf_datasets", "parquet"])
