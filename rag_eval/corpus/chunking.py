@@ -196,11 +196,7 @@ def _split(
     *,
     preface: str = "",
 ) -> list[Section]:
-    """Split a document at headings.
-
-    The id of a section is a path of headings, such as `<doc_id>#guide/installing`. Equal paths get
-    `-2`, `-3`. Text before the first heading is the section `<doc_id>`, or `<doc_id>#<preface>`.
-    """
+    """Split a document at headings."""
     first = heads[0].start if heads else len(text)
     sections: list[Section] = []
     taken: set[str] = set()
@@ -367,10 +363,7 @@ _Finder = Callable[[str, int, int], list[int]]
 
 
 class _Levels(NamedTuple):
-    """Border finders from strong to weak, and the offset after a leading heading.
-
-    Only the weakest two finders cut before `content`, so a heading stays with the text below.
-    """
+    """Border finders from strong to weak, and the offset after a leading heading."""
 
     finders: tuple[_Finder, ...]
     content: int
@@ -390,12 +383,7 @@ _WEAKEST: tuple[_Finder, ...] = (_at(_SPACE), _at_tokens)
 
 
 def _find_levels(kind: str, text: str, start: int, end: int, heading: str) -> _Levels:
-    """Return the borders of a section by kind of chunker.
-
-    `numpydoc` cuts between parameters, paragraphs, prompts of examples, lines and sentences,
-    `markdown` between blocks, nested blocks, paragraphs, lines and sentences, and `text` between
-    paragraphs and sentences.
-    """
+    """Return the borders of a section by kind of chunker."""
     if kind == "text":
         return _Levels((_PARAGRAPHS, borders, *_WEAKEST), start)
     if kind == "numpydoc":

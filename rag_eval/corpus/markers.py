@@ -243,10 +243,7 @@ def _read_parenthesis(inside: str, before: str, names: Names) -> tuple[list[Rang
 
 
 def _widen(text: str, match: re.Match[str], ranges: list[Range]) -> _Mark | None:
-    """Take "According to ... ," before a marker and "... states that" behind it into the marker.
-
-    Returns None for a bare "document 1" without such words.
-    """
+    """Take "According to ... ," before a marker and "... states that" behind it into the marker."""
     start, end = match.span()
     before = _text_before(text, start)
     lead = _LEADS.search(before) or (_WEAK_LEADS.search(before) if match["bare"] else None)
@@ -350,12 +347,7 @@ def _read_number(entry: re.Match[str]) -> int:
 
 
 def _find_references(text: str, marks: Sequence[_Mark], names: Names) -> tuple[int, dict[int, int]]:
-    """Find the list of references at the end of an answer.
-
-    Returns where the list begins (the length of the text without a list), and for each number the
-    number of the source that its entry names. A list without a heading has entries `[1]: ...`,
-    stands below a rule, or stands behind a blank line and the answer cites each of its numbers.
-    """
+    """Find the list of references at the end of an answer."""
     edges = [0, *(match.end() for match in _BREAK.finditer(text)), len(text)]
     pieces = ((low, text[low:high].rstrip()) for low, high in itertools.pairwise(edges))
     lines = [(low, line) for low, line in pieces if line]
@@ -505,11 +497,7 @@ def read_marks(text: str, names: Names | None = None, n_sources: int | None = No
 def _cut_out(
     text: str, marks: Iterable[_Mark], *, is_whole: bool
 ) -> tuple[str, list[tuple[int, bool]]]:
-    """Cut markers out of a text.
-
-    Returns the rest, and for each marker its place in it, and whether it opens a line or a sentence
-    and so supports the text behind it.
-    """
+    """Cut markers out of a text."""
     pieces: list[str] = []
     places: list[tuple[int, bool]] = []
     length = last = 0

@@ -20,7 +20,7 @@ from rag_eval.core.parts import MODELS, NAME, Embedding
 from rag_eval.core.rows import FieldFault, Location, field_faults, format_location, read_text
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
-from rag_eval.corpus.source import is_address
+from rag_eval.corpus.loading import is_address
 
 CONFIG_FILE = "gold_set.yaml"
 MAX_BYTES = 400_000
@@ -209,11 +209,8 @@ def is_below(path: Path, roots: Iterable[Path | str]) -> bool:
 
 
 def _is_below_address(address: str, roots: Iterable[Path | str]) -> bool:
-    """Tell whether the address of an object store lies below one of the addresses.
-
-    `::` would lead from there to another store.
-    """
-    parts = address.split("/")
+    """Tell whether the address of an object store lies below one of the addresses."""
+    parts = address.split("/")  # `::` would lead from there to another store
     if "::" in address or not {".", ".."}.isdisjoint(parts):
         return False
     addresses = (root.rstrip("/").split("/") for root in roots if isinstance(root, str))

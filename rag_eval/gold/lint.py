@@ -143,10 +143,7 @@ def _fold(text: str) -> str:
 
 
 def _check_questions(gold: GoldSet) -> Iterator[_Finding]:
-    """Check flag, text, draft tag, and targets against the flag.
-
-    A target that the corpus lacks still counts.
-    """
+    """Check flag, text, draft tag, and targets against the flag."""
     is_above_zero = gold.judgements["gain"] > 0
     relevant = {*gold.judgements["query_id"][is_above_zero], *gold.anchors["query_id"]}
     with_judgement = set(gold.judgements["query_id"])
@@ -211,10 +208,7 @@ def _check_paraphrases(gold: GoldSet) -> Iterator[_Finding]:
 
 
 def _report(findings: Iterable[_Finding], gold: GoldSet, problems: ProblemList) -> None:
-    """Report findings; those on wordings and grades of a foreign set become one warning a rule.
-
-    A BEIR or TREC set is not ours to correct.
-    """
+    """Report findings; those on wordings and grades of a foreign set become one warning a rule."""
     counted = Counter[str]()
     for code, row, names, text in findings:
         field, _, message = _RULES[code].partition(": ")

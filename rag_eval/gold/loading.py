@@ -62,11 +62,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(folder: Path, config: GoldSetConfig | None, split: str | None) -> _Plan:
-    """Recognise the layout from the files in the folder and from the configuration.
-
-    Raises InputError: `missing_file` if the split has no judgements, and `missing_split` where the
-    folder has several splits or none, and none was chosen.
-    """
+    """Recognise the layout from the files in the folder and from the configuration."""
     layout: Layout = "own"
     outputs, questions = None, "queries.jsonl"
     tables = [find_file(folder / name) for name in ("qrels.tsv", "qrels.txt")]
@@ -110,10 +106,7 @@ def _choose_split(folder: Path, split: str | None) -> Path:
 
 
 def _make_questions(outputs: Sequence[RecordedOutput], file: str) -> Questions:
-    """Take the questions from recorded outputs; a question without text gets its id as text.
-
-    The outputs do not say whether a question is answerable. It counts as answerable, without flag.
-    """
+    """Take the questions from recorded outputs; a question without text gets its id as text."""
     queries: list[tuple[Any, ...]] = []
     for output in outputs:
         name, text = output.query_id, output.question
@@ -124,10 +117,7 @@ def _make_questions(outputs: Sequence[RecordedOutput], file: str) -> Questions:
 
 
 def _read_questions(plan: _Plan, problems: ProblemList, identity: dict[str, object]) -> Questions:
-    """Read the questions; those that recorded outputs hold become a part of the gold's identity.
-
-    Warns of outputs without a question (`unknown_query`) and questions without an output.
-    """
+    """Read the questions; those that recorded outputs hold become a part of the gold's identity."""
     if plan.outputs is None:
         return read_queries(plan.questions, problems, topics=plan.layout == "trec")
     try:
@@ -158,10 +148,7 @@ def _read_questions(plan: _Plan, problems: ProblemList, identity: dict[str, obje
 
 
 def _drop_unknown(frame: pd.DataFrame, query_ids: set[str], problems: ProblemList) -> pd.DataFrame:
-    """Keep the rows of known queries; report each other row as `unknown_query`.
-
-    Our TREC exports percent-encode ids, so an unknown id is decoded.
-    """
+    """Keep the rows of known queries; report each other row as `unknown_query`."""
     names = [name if name in query_ids else decode_id(name) for name in frame["query_id"]]
     frame = frame.assign(query_id=pd.Series(names, frame.index, dtype="str"))
     exists = frame["query_id"].isin(query_ids)
@@ -207,10 +194,7 @@ def document_part(target: str) -> str:
 def _name_components(
     query_ids: npt.NDArray[np.object_], size: int, rows: IntArray, columns: IntArray
 ) -> list[str]:
-    """Name the component of each query in a graph by its smallest query id.
-
-    The first nodes of the graph are the queries; the edges are pairs of rows and columns.
-    """
+    """Name the component of each query in a graph by its smallest query id."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -146,11 +146,7 @@ def find_quote(text: str, quote: str, low: int, high: int, *, passages: bool) ->
 def _find_anchor(
     row: Any, text: str, bounds: tuple[int, int] | None, *, passages: bool
 ) -> tuple[int, int]:
-    """Find start and end of an anchor: by its offsets, or by its quote within the bounds.
-
-    Without bounds, the section of the anchor belongs to another document. In passages, offsets
-    count nothing, so a quote is needed.
-    """
+    """Find start and end of an anchor: by its offsets, or by its quote within the bounds."""
     if bounds is None:
         message, shown = "the section belongs to another document", quoted(row.section)
         accepted = "a section of the document named beside it"
@@ -221,12 +217,7 @@ SHARE = 0.5
 
 
 def _carrying_chunks(spans: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
-    """Find the chunks (rows of CHUNKS) that carry each span (rows of SPANS), sorted by both.
-
-    A chunk carries a span if the overlap is at least half of the shorter of both. If no chunk does,
-    the chunk with the largest overlap carries the span (the first of equals). A span without any
-    overlap has no row. Columns: `span` and `chunk`, both row numbers.
-    """
+    """Find the chunks (rows of CHUNKS) that carry each span (rows of SPANS), sorted by both."""
     if not len(spans) or not len(chunks):
         return pd.DataFrame({"span": [], "chunk": []}, dtype=np.int64)
     documents = pd.Index(chunks["doc_id"].unique())
@@ -390,11 +381,7 @@ def _judge_levels(gold: GoldSet, placed: Placed, spans: pd.DataFrame) -> dict[Le
 
 
 def _missed_spans(gold: GoldSet, placed: Placed) -> pd.DataFrame:
-    """Place quotes that no recorded passage holds after the end of their document.
-
-    No chunk overlaps such a place, so the quotes count as missed. The places do not overlap, so
-    that two quotes stay two spans.
-    """
+    """Place quotes that no recorded passage holds after the end of their document."""
     is_missed = ~np.isin(np.arange(len(gold.anchors)), placed.located["anchor"])
     missed = gold.anchors[is_missed].drop_duplicates(["query_id", "doc", "quote"])
     names = missed["doc"].map(lambda name: _name_of(name, placed))

@@ -83,10 +83,7 @@ def _quotable(text: str) -> list[str]:
 
 
 def _draw_passages(corpus: LoadedCorpus) -> list[_Passage]:
-    """Draw at most `MAX_DRAFTS` sections with a sentence to quote, each with equal probability.
-
-    The seed is fixed, so the same corpus gives the same passages.
-    """
+    """Draw at most `MAX_DRAFTS` sections with a sentence to quote, each with equal probability."""
     texts = dict(zip(corpus.documents["doc_id"], corpus.documents["text"], strict=True))
     sections = [row for row in rows_of(corpus.sections) if read_id(row.section_id) is not None]
     passages: list[_Passage] = []

@@ -22,10 +22,10 @@ from rag_eval.corpus.loading import (
     CorpusFacts,
     CorpusFrames,
     describe_corpus,
+    empty_corpus,
     identify,
     load_corpus,
 )
-from rag_eval.corpus.source import empty_corpus
 from rag_eval.gold.lint import (
     BlockedGold,
     GoldFacts,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from rag_eval.core.errors import InputError, check_decision, quoted
+from rag_eval.corpus.loading import resolve
 from rag_eval.corpus.masking import mask_shown_address
-from rag_eval.corpus.source import resolve
 from rag_eval.pipeline.corpus import CorpusSnapshot
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Runner

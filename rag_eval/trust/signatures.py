@@ -23,7 +23,7 @@ from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.parts import Part
 from rag_eval.core.records import Absent
 from rag_eval.core.rows import Fault, check_row, parse_object, read_rows, read_text
-from rag_eval.corpus.source import resolve
+from rag_eval.corpus.loading import resolve
 from rag_eval.storage.hashing import canonical_json, text_hash
 from rag_eval.storage.home import Home
 from rag_eval.trust.trust_report import Manifest

@@ -27,7 +27,7 @@ from rag_eval.core.config import (
 from rag_eval.core.errors import quoted
 from rag_eval.core.frames import make_frame
 from rag_eval.core.types import PoisonCheck, TrustScore
-from rag_eval.corpus.source import MAX_DOMAIN_CHARS, MAX_SHOWN_CHARS, author_hash
+from rag_eval.corpus.loading import MAX_DOMAIN_CHARS, MAX_SHOWN_CHARS, author_hash
 from rag_eval.trust.signatures import DocumentState
 from rag_eval.trust.spelling import load_folds, load_words
 

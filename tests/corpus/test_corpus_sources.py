@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from rag_eval.core.config import SOURCES
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loaders.tables import Beir
-from rag_eval.corpus.loading import domain_of, load_corpus, without_user
-from rag_eval.corpus.source import author_hash, day_of, latest_day
+from rag_eval.corpus.loading import (
+    author_hash,
+    day_of,
+    domain_of,
+    latest_day,
+    load_corpus,
+    without_user,
+)
 
 FOLDER = Folder(loader="folder", path="corpus")
 BEIR = Beir(loader="beir", path="corpus")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_eval.core.config import FINDINGS, SOURCES, Trust
-from rag_eval.corpus.source import author_hash
+from rag_eval.corpus.loading import author_hash
 from rag_eval.trust.sources import (
     _judge_domains,
     explain_factors,

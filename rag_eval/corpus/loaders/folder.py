@@ -36,7 +36,7 @@ from rag_eval.corpus.loaders.formats import (
     missing_reader,
     read_format,
 )
-from rag_eval.corpus.source import (
+from rag_eval.corpus.loading import (
     day_of,
     empty_corpus,
     find_author,
@@ -80,11 +80,8 @@ def _find_head(store: Path) -> str:
 
 
 def _stands_alone(store: Path) -> bool:
-    """Tell whether no link or list of alternates leads from a repository's objects elsewhere.
-
-    Pipes do, and git would wait for them. The `.git` of a linked work tree or of a submodule is a
-    file that a stranger could let name any repository.
-    """
+    """Tell whether no link or list of alternates leads from a repository's objects elsewhere."""
+    # git would wait for a pipe, and a stranger's `.git` that is a file could name any repository
     kinds, objects = (stat.S_IFREG, stat.S_IFDIR), store / "objects"
     return (store.resolve() == store and objects.is_dir()) and all(
         stat.S_IFMT(path.lstat().st_mode) in kinds and path.name != "alternates"

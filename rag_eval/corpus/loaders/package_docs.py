@@ -30,7 +30,7 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.loader import Chunker, Loader, RawCorpus, RawDocument
 from rag_eval.core.parts import FOREIGN
 from rag_eval.corpus.chunking import numpydoc_sections
-from rag_eval.corpus.source import empty_corpus
+from rag_eval.corpus.loading import empty_corpus
 from rag_eval.storage.hashing import text_hash
 
 Documented = tuple[str, str, str]
@@ -81,11 +81,8 @@ def _only_environment() -> Iterator[None]:
 
 
 def _import(name: str, files: Collection[Path]) -> types.ModuleType:
-    """Import a module and the packages above it.
-
-    The file of each is compared before its code runs, because another file of the same name may
-    come first, or may have been imported before.
-    """
+    """Import a module and the packages above it."""
+    # another file of the same name may come first, or may have been imported before
     accepted = "a module that the distribution's RECORD lists"
     for above in itertools.accumulate(name.split("."), "{}.{}".format):
         code, message = "foreign_module", "the module is not a file of the distribution"
@@ -156,10 +153,7 @@ def _walk_modules(root: types.ModuleType) -> Iterator[types.ModuleType]:
 
 
 def _choose_name(names: dict[str, str]) -> str:
-    """Choose a name that ends with the object's qualified name: the least nested one, by alphabet.
-
-    `names` maps each name of an object to the qualified name.
-    """
+    """Choose the least nested of the names that end with the object's qualified name."""
     qualified = [name for name, own in names.items() if own and f".{name}".endswith(f".{own}")]
     return min(qualified or names, key=lambda name: (name.count("."), name))
 

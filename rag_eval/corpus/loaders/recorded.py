@@ -39,7 +39,7 @@ from rag_eval.corpus.loaders.foreign import (
     find_kind,
     read_spans,
 )
-from rag_eval.corpus.source import Page, empty_corpus, missing_input, resolve
+from rag_eval.corpus.loading import Page, empty_corpus, missing_input, resolve
 from rag_eval.storage.hashing import digest, file_hash
 
 # ---- Citation payloads as a user's system states them
@@ -389,10 +389,7 @@ class Recorded(PathLoader):
     def _join(
         self, doc_id: str, passages: Mapping[str, tuple[Context, int]], taken: set[str]
     ) -> RawDocument:
-        """Join passages, sorted so that no order of questions or ranks changes the document.
-
-        `taken` are the names of documents and sections so far.
-        """
+        """Join passages, sorted so that no order of questions or ranks changes the document."""
         contexts = [context for context, _ in passages.values()]
         texts = sorted(text for text in passages if text)
         sections: list[tuple[str, int, int]] = []

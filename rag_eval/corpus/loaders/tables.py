@@ -23,7 +23,7 @@ from rag_eval.core.rows import (
     read_records,
 )
 from rag_eval.core.types import Id
-from rag_eval.corpus.source import (
+from rag_eval.corpus.loading import (
     DocumentRow,
     Page,
     day_of,
