@@ -12,24 +12,19 @@ from rag_eval.core.types import SNIPPET_CHARS, snippet
 
 # ---- Checks behind the patterns: check digits, lengths and entropy
 
+_CARD_LENGTHS = {"2": (16,), "3": (14, 15, 16), "4": (13, 16), "5": (16,), "6": (16,)}
+
 
 def _digits_of(text: str) -> str:
     return "".join(character for character in text if "0" <= character <= "9")
 
 
-def _has_luhn_digit(number: str) -> bool:
-    """Tell whether the last digit is the Luhn check digit (ISO/IEC 7812-1, annex B)."""
-    doubled = [int(digit) * (2 if place % 2 else 1) for place, digit in enumerate(reversed(number))]
-    return sum(sum(divmod(value, 10)) for value in doubled) % 10 == 0
-
-
-_CARD_LENGTHS = {"2": (16,), "3": (14, 15, 16), "4": (13, 16), "5": (16,), "6": (16,)}
-
-
 def _is_card(match: re.Match[str]) -> bool:
-    """Tell whether the digits have a length that the issuer uses, and a fitting Luhn digit."""
+    """Tell whether the length and the Luhn digit (ISO/IEC 7812-1, annex B) fit."""
     number = _digits_of(match[0])
-    return len(number) in _CARD_LENGTHS[number[0]] and _has_luhn_digit(number)
+    doubled = [int(digit) * (2 if place % 2 else 1) for place, digit in enumerate(number[::-1])]
+    is_checked = sum(sum(divmod(value, 10)) for value in doubled) % 10 == 0
+    return is_checked and len(number) in _CARD_LENGTHS[number[0]]
 
 
 _IBANS = """
@@ -90,10 +85,6 @@ def _is_random(match: re.Match[str]) -> bool:
     return has_both and -sum(share * math.log2(share) for share in shares) >= least
 
 
-def _has_digit(match: re.Match[str]) -> bool:
-    return any(map(str.isdigit, match[0]))
-
-
 # ---- Patterns of personal data and secrets
 
 
@@ -148,7 +139,7 @@ PATTERNS: tuple[Pattern, ...] = (
             re.ASCII,
         ),
         anchors=tuple(_PREFIXES.split("|")),
-        check=_has_digit,
+        check=lambda match: any(map(str.isdigit, match[0])),
     ),
     # A long random value assigned to a name such as password; the name stays.
     Pattern(
@@ -210,8 +201,6 @@ FILL = "█"
 NAMES: tuple[str, ...] = tuple(sorted({pattern.name for pattern in PATTERNS}))
 _DIGITS = re.compile(r"[0-9][0-9 .()/-]{6,}+")
 """Runs of seven characters or more, because no phone, card or account number is shorter."""
-_KEPT = re.compile(r"[^\r\n]")
-_LINE_END = re.compile(r"[\r\n]")
 
 
 class MaskedText(NamedTuple):
@@ -224,9 +213,9 @@ class MaskedText(NamedTuple):
 def _cover(piece: str, name: str) -> str:
     """Return a cover of equal length that begins with `[name`; line ends stay."""
     label = f"[{name}"[: len(piece)]
-    if _LINE_END.search(piece[: len(label)]):
+    if re.search(r"[\r\n]", piece[: len(label)]):
         label = ""
-    return label + _KEPT.sub(FILL, piece[len(label) :])
+    return label + re.sub(r"[^\r\n]", FILL, piece[len(label) :])
 
 
 def _apply(text: str, pattern: Pattern) -> tuple[str, int]:
