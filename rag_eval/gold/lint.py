@@ -96,7 +96,7 @@ def report_warnings(problems: Iterable[Problem], base: Path) -> list[LintWarning
     """Make warnings for the report, with file names that do not depend on the folder `base`."""
     warnings: list[LintWarning] = []
     for problem in problems:
-        values = dataclasses.asdict(problem)
+        values = {key: it for key, it in dataclasses.asdict(problem).items() if it is not None}
         if problem.file:
             path = Path(problem.file)
             is_below = path.is_relative_to(base)
