@@ -20,7 +20,7 @@ from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.errors import InputError
 from rag_eval.core.records import Interval
 from rag_eval.core.types import Status
-from rag_eval.uncertainty.calibration import Calibration, Judged, calibrate
+from rag_eval.uncertainty.calibration import Calibration, calibrate
 from rag_eval.uncertainty.estimator import Miss
 from rag_eval.uncertainty.miss_rate_report import Standing
 from rag_eval.uncertainty.signals import (
@@ -206,8 +206,7 @@ def miss_rates(
     questions = matched.question[rows]
     group_ids = [judged.groups[code] for code in questions]
     missing = np.full(len(rows), np.nan)
-    observed = Judged(labelled, group_ids, missing)
-    fit = calibrate(observed, prior=None, checked_together=1, miss=Miss(k=k))
+    fit = calibrate(labelled, group_ids, prior=None, checked_together=1, miss=Miss(k=k))
     predictions = pd.DataFrame(
         {
             "query_id": [matched.ranked.query_ids[row] for row in rows],

@@ -6,7 +6,7 @@ All outcomes so far decide the status of a strategy, and the calibrator of later
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 from pydantic import Field
 
 from rag_eval.core.arrays import FloatArray
+from rag_eval.core.errors import quoted
 from rag_eval.core.types import DISCOUNTING
 from rag_eval.corpus.masking import mask
 from rag_eval.measures.intervals import SEED
@@ -52,7 +53,6 @@ from rag_eval.uncertainty.miss_rate_report import (
 )
 from rag_eval.uncertainty.outcomes import (
     OF_GOLD,
-    explain_own_gold,
     fit_rows,
     frame_of,
     question_id,
@@ -78,21 +78,6 @@ PREDICTIONS: Final = 5_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Judged:
-    """Facts about the n judged retrievals of a strategy and about its questions.
-
-    `heuristic` [n] is heuristic_v0 of the same retrievals, NaN where unknown. `unlabelled` [m, p]
-    are signals of further queries, for the z-scores. `questions` are those that set conformal K.
-    """
-
-    labelled: Labelled
-    group_ids: Sequence[str]
-    heuristic: FloatArray
-    questions: Questions | None = None
-    unlabelled: FloatArray | None = None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Calibration(Stored):
     """The calibration of a strategy's miss rate by its outcomes.
 
@@ -110,50 +95,47 @@ class Calibration(Stored):
 
 
 def calibrate(
-    observed: Judged,
+    labelled: Labelled,
+    group_ids: Sequence[str],
     *,
     prior: Prior | None,
     checked_together: int,
+    heuristic: FloatArray | None = None,
+    questions: Questions | None = None,
+    unlabelled: FloatArray | None = None,
     seed: int = SEED,
     miss: Miss = ANY_AT_10,
 ) -> Calibration:
     """Fit the miss rate to a strategy's outcomes, cross-validate the fit and judge it.
 
     `checked_together` counts the strategies and targets whose calibration is checked together.
+    `heuristic` [n] is heuristic_v0 of the same retrievals, NaN where unknown. `questions` set
+    conformal K. `unlabelled` [m, p] are signals of further queries, for the z-scores.
     """
     from sklearn import config_context
     from threadpoolctl import threadpool_limits
 
-    labelled, group_ids = observed.labelled, observed.group_ids
-    counts, conformal = count_outcomes(labelled), _find_k(observed.questions, seed)
+    counts, baseline = count_outcomes(labelled), None
+    conformal = [] if questions is None else conformal_k(questions, seed=seed)
     if not suffice_to_fit(counts):
         return Calibration(counts, conformal)
-    has_guess, baseline = np.isfinite(observed.heuristic), None
-    guessed = labelled.take(has_guess)
+    judge = functools.partial(validate, checked_together=checked_together, seed=seed)
     # In hundreds of fits to small matrices, threads would only wait for one another, and checks
     # of the same signals would take a third of the time.
     with threadpool_limits(limits=1), config_context(assume_finite=True):
         model = fit_model(
-            labelled,
-            group_ids,
-            prior=prior,
-            seed=seed,
-            miss=miss,
-            unlabelled=observed.unlabelled,
+            labelled, group_ids, prior=prior, seed=seed, miss=miss, unlabelled=unlabelled
         )
         repeats = min(REPEATS, PREDICTIONS // len(labelled))
         of_folds = model.predict(labelled.signals, labelled.names, group_ids)
         further = cross_validate(labelled, prior=prior, repeats=repeats, seed=seed)
         predictions = np.vstack([of_folds[None], further])
-        judge = functools.partial(validate, checked_together=checked_together, seed=seed)
-        if suffice_to_fit(count_outcomes(guessed)):
-            baseline = judge(guessed, np.clip(observed.heuristic[has_guess], 0, 1)[None, :])
+        if heuristic is not None:
+            guessed = labelled.take(has_guess := np.isfinite(heuristic))
+            if suffice_to_fit(count_outcomes(guessed)):
+                baseline = judge(guessed, np.clip(heuristic[has_guess], 0, 1)[None, :])
         validation = judge(labelled, predictions)
     return Calibration(counts, conformal, model, predictions, validation, baseline)
-
-
-def _find_k(questions: Questions | None, seed: int) -> list[ConformalK]:
-    return conformal_k(questions, seed=seed) if questions is not None and len(questions) else []
 
 
 # ---- The calibration of one strategy of a run, on the outcomes so far.
@@ -179,40 +161,14 @@ class GoldQuestions:
         return dict(zip(self.queries["query_id"], self.queries["group_id"], strict=True))
 
     @functools.cached_property
-    def group_of_words(self) -> dict[str, str]:
-        """Group of each wording by its words, which are masked like those of stored traffic."""
-        pairs = zip(self.wordings["query_id"], self.wordings["text"], strict=True)
-        return self._name_first((question_id(mask(text).text), query) for query, text in pairs)
-
-    @functools.cached_property
-    def group_of_document(self) -> dict[str, str]:
-        """Group of the questions that have a gold document."""
-        return self._name_first(
-            zip(self.documents["item_id"], self.documents["query_id"], strict=True)
-        )
-
-    def _name_first(self, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Map each key of (key, query id) to the first group by name."""
-        ordered = sorted(((self.group_of[query], key) for key, query in pairs), reverse=True)
+    def group_of_key(self) -> dict[tuple[str, str], str]:
+        """First group by name of each ("document", id), and of each ("words", masked question)."""
+        documents = zip(self.documents["item_id"], self.documents["query_id"], strict=True)
+        wordings = zip(self.wordings["text"], self.wordings["query_id"], strict=True)
+        keys = [(("document", name), query) for name, query in documents]
+        keys += [(("words", question_id(mask(text).text)), query) for text, query in wordings]
+        ordered = sorted(((self.group_of[query], key) for key, query in keys), reverse=True)
         return {key: group for group, key in ordered}
-
-
-@dataclasses.dataclass(frozen=True)
-class QuestionGroups:
-    """Groups of the questions of outcomes and of traffic: those of the gold where they share it.
-
-    `of_gold` maps the ids of the gold's questions. `of_judged` maps the ids of judged questions to
-    their recorded groups, and `joined` recorded groups to groups of the gold.
-    """
-
-    of_gold: Mapping[str, str]
-    of_judged: Mapping[str, str]
-    joined: Mapping[str, str]
-
-    def group(self, query_id: str, group_id: str) -> str:
-        """Return the group of a question that was recorded with `group_id`."""
-        recorded = self.of_judged.get(query_id, group_id)
-        return self.of_gold.get(query_id) or self.joined.get(recorded, recorded)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -275,9 +231,9 @@ def calibrate_strategy(
         history = outcomes.store.history(
             strategy_fingerprint=facts.fingerprint, target=series.target, k=series.k
         )
-    groups = _join_questions(gold, outcomes, select_current(history), facts.traffic)
-    facts = dataclasses.replace(facts, traffic=_regroup(facts.traffic, groups))
-    fitting = _select_outcomes(facts, gold, groups, history, fault=outcomes.fault, now=now)
+    regroup = _join_questions(gold, outcomes, select_current(history), facts.traffic)
+    facts = dataclasses.replace(facts, traffic=regroup(facts.traffic))
+    fitting = _select_outcomes(facts, gold, regroup, history, fault=outcomes.fault, now=now)
     stored = keep(_identify_fit(facts, fitting), functools.partial(_fit_parts, facts, fitting))
     fit = Calibration.from_json(stored.json("about"))
     counts = fit.counts
@@ -326,19 +282,14 @@ def calibrate_strategy(
     return StrategyResult(report, predictions, _predict_traffic(facts.traffic, fit.model))
 
 
-def _regroup(rows: pd.DataFrame, groups: QuestionGroups) -> pd.DataFrame:
-    pairs = zip(rows["query_id"], rows["group_id"], strict=True)
-    return rows.assign(group_id=[groups.group(*pair) for pair in pairs])
+Regroup = Callable[[pd.DataFrame], pd.DataFrame]
+"""Function that gives rows (query_id, group_id) the groups of the gold where they share it."""
 
 
 def _join_questions(
     gold: GoldQuestions, outcomes: Outcomes, current: pd.DataFrame, traffic: pd.DataFrame
-) -> QuestionGroups:
-    """Join the questions of current outcomes and of traffic with the gold's groups.
-
-    A question joins the group of a gold question with the same words, or with a gold document that
-    a person named.
-    """
+) -> Regroup:
+    """Join questions with gold questions of the same words, or with a gold document in common."""
     # Outcomes by gold are left out. Their questions are in the gold, or the gold dropped them.
     by_gold = (current["gold_source"] == QRELS) & current["note"].str.fullmatch(OF_GOLD)
     by_hand = current.loc[~by_gold, ["claim_id", "query_id", "group_id", "gold_documents"]]
@@ -348,13 +299,22 @@ def _join_questions(
     if outcomes.store is not None and len(rows):
         claims = TrafficStore(outcomes.store.sql).by_id(set(rows["claim_id"]))
     for claim, query, recorded, documents in rows.itertuples(index=False):
-        words = [query, *([question_id(claims[claim].query)] if claim in claims else [])]
-        shared = [gold.group_of_document.get(document) for document in documents]
-        shared += [gold.group_of_words.get(name) for name in words]
+        keys = [("words", query), *(("document", name) for name in documents)]
+        if claim in claims:
+            keys.append(("words", question_id(claims[claim].query)))
         group = of_judged.get(query, recorded)
-        for name in filter(None, shared):
+        for name in filter(None, map(gold.group_of_key.get, keys)):
             joined[group] = min(joined.get(group, name), name)
-    return QuestionGroups(gold.group_of, of_judged, joined)
+
+    def find_group(query: str, recorded: str) -> str:
+        group: str = of_judged.get(query, recorded)
+        return gold.group_of.get(query, joined.get(group, group))
+
+    def regroup(rows: pd.DataFrame) -> pd.DataFrame:
+        groups = list(map(find_group, rows["query_id"], rows["group_id"]))
+        return rows.assign(group_id=groups)
+
+    return regroup
 
 
 # ---- The outcomes for the fit.
@@ -362,12 +322,9 @@ def _join_questions(
 
 @dataclasses.dataclass(frozen=True)
 class _Fitting:
-    """The outcomes of one strategy for the fit of a calibrator.
+    """Outcomes of one strategy by claim id, with current groups and their median age.
 
-    `rows` and `labelled` hold the outcomes in the order of claim ids, with current groups.
-    `refused` says why the outcomes cannot calibrate this strategy, else it is empty.
-    `n_without_signals` counts the outcomes that were left out. `age_days` is the median age. An
-    outcome that this run's gold judges again has age 0.
+    `refused` says why they cannot calibrate this strategy, else it is empty.
     """
 
     rows: pd.DataFrame
@@ -386,7 +343,7 @@ class _Fitting:
 def _select_outcomes(
     facts: StrategyFacts,
     gold: GoldQuestions,
-    groups: QuestionGroups,
+    regroup: Regroup,
     history: pd.DataFrame,
     *,
     fault: str,
@@ -396,13 +353,13 @@ def _select_outcomes(
     rows = fit_rows(select_current(history)).sort_values("claim_id", kind="stable")
     # An outcome by gold counts only while the gold still judges the claim.
     is_current = ~rows["note"].str.fullmatch(OF_GOLD) | rows["claim_id"].isin(facts.judged)
-    rows = _regroup(rows[is_current].reset_index(drop=True), groups)
+    rows = regroup(rows[is_current].reset_index(drop=True))
     values = _signals_of_outcomes(facts, rows)
     # Leave out outcomes without signals, because their z-scores would describe an average
     # retrieval.
     has_signals = np.asarray(np.isfinite(values).any(axis=1))
     rows = rows[has_signals].reset_index(drop=True)
-    refused = explain_own_gold(rows, facts.series.strategy) or fault
+    refused = _explain_own_gold(rows, facts.series.strategy) or fault
     ages = pd.Timestamp(now) - pd.to_datetime(rows["at"], utc=True)
     days = np.maximum(ages.dt.total_seconds().to_numpy() / 86400, 0.0)
     is_new = rows["claim_id"].isin(facts.judged).to_numpy(dtype=bool)
@@ -424,12 +381,22 @@ def _select_outcomes(
     return _Fitting(rows, labelled, refused, age, int((~has_signals).sum()))
 
 
-def _share_gold(gold: GoldQuestions, questions: pd.DataFrame) -> SharedGold:
-    """Collect the gold documents of the questions of outcomes, by their code `question`.
+def _explain_own_gold(rows: pd.DataFrame, strategy: str) -> str:
+    """Say why gold that only the strategy's own retrieval found cannot calibrate it; else empty."""
+    aliases = {strategy, *rows["strategy"], *rows["strategy_fingerprint"]}
+    judged_from = set(map(tuple, rows["gold_strategies"]))
+    if not judged_from or not all(names and aliases.issuperset(names) for names in judged_from):
+        return ""
+    name = quoted(strategy)
+    return (
+        f"the gold of all {len(rows)} outcomes of {name} was judged from what {name} itself"
+        " retrieved, so its misses are invisible; accepted: outcomes whose gold_strategies are"
+        " empty (qrels, a search of the corpus by hand), or name other strategies too"
+    )
 
-    A question outside of the gold has the documents of the gold questions in its group. A group
-    without gold counts as one document.
-    """
+
+def _share_gold(gold: GoldQuestions, questions: pd.DataFrame) -> SharedGold:
+    """Collect the gold documents of questions, or else of their group, by their code `question`."""
     documents = gold.documents
     of_gold = questions[["question", "query_id"]].merge(documents, on="query_id")
     is_other = ~questions["question"].isin(of_gold["question"])
@@ -445,11 +412,7 @@ def _share_gold(gold: GoldQuestions, questions: pd.DataFrame) -> SharedGold:
 
 
 def _signals_of_outcomes(facts: StrategyFacts, rows: pd.DataFrame) -> FloatArray:
-    """Collect the signals of outcomes [n, p] from this run, or else from the stored outcomes.
-
-    Missing signals are NaN. Stored audits of traffic have no signals, and outcomes of earlier
-    versions may have fewer.
-    """
+    """Collect the signals of outcomes [n, p] from this run, or else as stored; NaN if missing."""
     names = list(SIGNALS)
     of_run = facts.signals[names].set_index(facts.claims["claim_id"])
     of_traffic = facts.traffic.set_index("claim_id")[names]
@@ -479,15 +442,12 @@ def _identify_fit(facts: StrategyFacts, fitting: _Fitting) -> list[object]:
 def _fit_parts(facts: StrategyFacts, fitting: _Fitting) -> Parts:
     """Fit and validate: `about` is a `Calibration`, `predictions` has means out of fold."""
     rows, heuristic = fitting.rows, facts.claims.set_index("claim_id")["heuristic_v0"]
-    observed = Judged(
+    fit = calibrate(
         fitting.labelled,
         rows["group_id"].tolist(),
-        heuristic.reindex(rows["claim_id"]).to_numpy(dtype=np.float64),
-        facts.questions,
-        facts.unlabelled,
-    )
-    fit = calibrate(
-        observed,
+        heuristic=heuristic.reindex(rows["claim_id"]).to_numpy(dtype=np.float64),
+        questions=facts.questions,
+        unlabelled=facts.unlabelled,
         prior=facts.prior,
         checked_together=facts.checked_together,
         miss=Miss(facts.series.target, facts.series.k),
@@ -511,17 +471,16 @@ def _accept(
     """Store and accept a calibrator, or demote the previous one. Return the stored id."""
     before = accepted_calibrator(home, facts.series)
     calibrator = "" if body is None else keep_calibrator(home, body)
-    if body is None and before is None:
-        return ""
-    accepted = Accepted(
-        calibrator_id=calibrator or (before.calibrator_id if before else ""),
-        strategy_fingerprint=facts.fingerprint,
-        status=standing.status,
-        at=now.isoformat(timespec="seconds"),
-    )
-    if before is None or accepted.model_copy(update={"at": before.at}) != before:
-        check_lock()
-        accept_calibrator(home, facts.series, accepted)
+    if name := calibrator or (before.calibrator_id if before else ""):
+        accepted = Accepted(
+            calibrator_id=name,
+            strategy_fingerprint=facts.fingerprint,
+            status=standing.status,
+            at=now.isoformat(timespec="seconds"),
+        )
+        if before is None or accepted.model_copy(update={"at": before.at}) != before:
+            check_lock()
+            accept_calibrator(home, facts.series, accepted)
     return calibrator
 
 
@@ -559,11 +518,7 @@ def _record(
     *,
     now: dt.datetime,
 ) -> Promotion | None:
-    """Record a change of status.
-
-    When the last earned status belongs to another fingerprint, first record the status `stale`.
-    The claims of this run did not use the calibrator of the other fingerprint.
-    """
+    """Record a change of status, and `stale` before it if another fingerprint earned the last."""
     if outcomes.store is None:
         return None
     sql, fingerprint = outcomes.store.sql, facts.fingerprint
@@ -589,10 +544,9 @@ def _record(
 
 
 def _predict_traffic(traffic: pd.DataFrame, model: MissRateModel | None) -> pd.DataFrame:
-    """Predict the miss rates of claims of traffic.
+    """Predict the miss rates of claims of traffic by fits that did not see their group.
 
-    The fold that left the group out predicts the claims of a fitted group. The mean of all folds
-    predicts all other claims, so that all predictions are comparable.
+    The mean of all folds predicts the claims of other groups, so that predictions are comparable.
     """
     frame = traffic[["strategy", "claim_id", "query_id", "group_id"]]
     if model is None or frame.empty:

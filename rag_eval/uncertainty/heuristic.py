@@ -28,34 +28,24 @@ HISTORY, HISTORY_WEIGHT = 0.3, 0.3
 """History of a question without similar judged questions, and its weight in the formula."""
 
 
-class Parts(NamedTuple):
-    """Parts of the formula that come from one retrieval, [n] each."""
-
-    tail_density: FloatArray
-    near_threshold: IntArray
-    complexity: FloatArray
-
-    def guess(self, history: float | FloatArray = HISTORY) -> FloatArray:
-        """Compute the miss rates [n]."""
-        near = np.minimum(self.near_threshold / 10, 0.3)
-        total = 0.3 * self.tail_density + near + HISTORY_WEIGHT * history + 0.1 * self.complexity
-        return np.asarray(np.minimum(0.9, total), dtype=np.float64)
-
-
-def read_parts(similarity: FloatArray, has_chunk: BoolArray, n_words: IntArray) -> Parts:
-    """Compute the parts of the formula.
+def _read_parts(
+    similarity: FloatArray, has_chunk: BoolArray, n_words: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Compute tail density, near_threshold term and complexity of each retrieval, [n] each.
 
     `similarity` [n, k] are scores in [0, 1] where `has_chunk`. `n_words` [n] counts the distinct
     content words of each question.
     """
-    in_tail = (has_chunk & (similarity >= LOW) & (similarity < HIGH)).sum(axis=1)
-    count = has_chunk.sum(axis=1)
+    below, count = has_chunk & (similarity < HIGH), has_chunk.sum(axis=1)
+    in_tail, near = ((below & part).sum(axis=1) for part in (similarity >= LOW, similarity > LOW))
     density = np.where(count > 0, in_tail / np.maximum(count, 1), DENSEST)
-    return Parts(
-        np.minimum(density, DENSEST),
-        np.asarray((has_chunk & (similarity > LOW) & (similarity < HIGH)).sum(axis=1)),
-        np.minimum(1.0, n_words / 10),
-    )
+    return np.minimum(density, DENSEST), np.minimum(near / 10, 0.3), np.minimum(n_words / 10, 1.0)
+
+
+def _guess(parts: tuple[FloatArray, FloatArray, FloatArray], history: float) -> FloatArray:
+    density, near, complexity = parts
+    total = 0.3 * density + near + HISTORY_WEIGHT * history + 0.1 * complexity
+    return np.asarray(np.minimum(0.9, total), dtype=np.float64)
 
 
 def heuristic_v0(batch: RankedBatch, k: int = 10) -> FloatArray:
@@ -72,23 +62,22 @@ def heuristic_v0(batch: RankedBatch, k: int = 10) -> FloatArray:
         top = raw.max(axis=1, keepdims=True, initial=0.0)
         raw = np.divide(raw, top, out=np.zeros_like(raw), where=top > 0)
     words = np.array([len(set(terms)) for terms in batch.query_terms], dtype=np.int64)
-    return read_parts(np.clip(raw, 0.0, 1.0), has_chunk, words).guess()
+    return _guess(_read_parts(np.clip(raw, 0.0, 1.0), has_chunk, words), HISTORY)
 
 
 def signal_frame(
     batch: RankedBatch, k: int, strategy: str, seed: int, failed: BoolArray
 ) -> pd.DataFrame:
     """Write the signals of a batch as rows of a strategy's wordings, with `heuristic_v0`."""
-    keys = pd.DataFrame(
-        {
-            "strategy": strategy,
-            "variant": np.arange(len(batch), dtype=np.int64),
-            "seed": seed,
-            "failed": failed,
-            HEURISTIC: heuristic_v0(batch, k),
-        }
-    )
-    return pd.concat([keys, pd.DataFrame(signals(batch, k), columns=list(SIGNALS))], axis=1)
+    frame = pd.DataFrame(signals(batch, k), columns=list(SIGNALS))
+    columns = {
+        "strategy": strategy,
+        "variant": np.arange(len(batch), dtype=np.int64),
+        "seed": seed,
+        "failed": failed,
+        HEURISTIC: heuristic_v0(batch, k),
+    }
+    return pd.concat([pd.DataFrame(columns), frame], axis=1)
 
 
 def estimate(query: str, scores: Sequence[float], missed: Sequence[bool] | None) -> Derived:
@@ -100,24 +89,28 @@ def estimate(query: str, scores: Sequence[float], missed: Sequence[bool] | None)
     similarity = np.array([list(scores)], dtype=np.float64)
     similarity = np.clip(similarity / max(1.0, similarity.max(initial=0.0)), 0.0, 1.0)
     n_words = len(set(Analyzer().index([query])[0]))
-    parts = read_parts(similarity, np.ones(similarity.shape, dtype=bool), np.array([n_words]))
-    density, near = float(parts.tail_density[0]), int(parts.near_threshold[0])
+    parts = _read_parts(similarity, np.ones(similarity.shape, dtype=bool), np.array([n_words]))
     rate, history = _describe_history(missed or ())
-    counted = f"counted: share of {len(scores)} scores s with 0.3 <= s < 0.5, at most 0.5"
-    near_words = f"counted: {near} scores s with 0.3 < s < 0.5; min(near_threshold / 10, 0.3)"
+    n_near = int(((similarity > LOW) & (similarity < HIGH)).sum())
+    tail = f"counted: share of {len(scores)} scores s with 0.3 <= s < 0.5, at most 0.5"
+    reasons = {
+        "tail_density": tail if scores else "0.5 for an empty list",
+        "near_threshold": f"counted: {n_near} scores s with 0.3 < s < 0.5;"
+        " min(near_threshold / 10, 0.3)",
+        "complexity": f"counted: {n_words} distinct content words; at most 10 count",
+    }
+    density, near, complexity = (
+        Deterministic(value=float(part[0]), reason=reason)
+        for part, reason in zip(parts, reasons.values(), strict=True)
+    )
     return Derived(
-        value=float(parts.guess(rate)[0]),
+        value=float(_guess(parts, rate)[0]),
         formula=f"{HEURISTIC}, uncalibrated: {FORMULA}",
         inputs={
-            "tail_density": Deterministic(
-                value=density, reason=counted if scores else "0.5 for an empty list"
-            ),
-            "near_threshold": Deterministic(value=min(near / 10, 0.3), reason=near_words),
+            "tail_density": density,
+            "near_threshold": near,
             "history": history,
-            "complexity": Deterministic(
-                value=float(parts.complexity[0]),
-                reason=f"counted: {n_words} distinct content words; at most 10 count",
-            ),
+            "complexity": complexity,
         },
     )
 
@@ -132,18 +125,13 @@ BLOCK = 1000
 """Questions compared at once, because the products of a large gold set may not fit in memory."""
 
 
-def _shrink(misses: FloatArray, n: IntArray) -> FloatArray:
-    """Draw the observed miss rate of few questions towards HISTORY, [n]."""
-    return np.asarray((misses + STRENGTH * HISTORY) / (n + STRENGTH))
-
-
 def _describe_history(missed: Sequence[bool]) -> tuple[float, Confidence]:
     """Return the history of the formula and its provenance."""
     n, misses = len(missed), sum(map(bool, missed))
     if not n:
         basis = f"no similar judged question is known, so the formula takes {HISTORY}"
         return HISTORY, Bounded(low=0.0, high=1.0, basis=basis, citation=HEURISTIC)
-    rate = float(_shrink(np.array([misses]), np.array([n]))[0])
+    rate = (misses + STRENGTH * HISTORY) / (n + STRENGTH)
     observed = Deterministic(value=misses / n, reason=f"counted: {misses} of {n} similar questions")
     formula = f"(misses + {STRENGTH:g} * {HISTORY}) / ({n} + {STRENGTH:g})"
     return rate, Derived(value=rate, formula=formula, inputs={"observed": observed})
@@ -173,20 +161,16 @@ def similar_history(
     n_terms = len(analyzer.vocabulary)
     words = csr_array(count_matrix(rows, n_terms), shape=(len(rows), n_terms))
     sizes, judged_words = np.array([len(row) for row in rows]), words[n:].T.tocsr()
-    codes = {group: code for code, group in enumerate(dict.fromkeys([*groups, *past.groups]))}
-    group, judged_group = (
-        np.array([codes[name] for name in names], dtype=np.int64) for names in (groups, past.groups)
-    )
+    group = pd.factorize(np.array([*groups, *past.groups], dtype=object))[0]
     misses, counts = np.zeros(n), np.zeros(n, dtype=np.int64)
     for start in range(0, n, BLOCK):
         common = (words[start : min(start + BLOCK, n)] @ judged_words).tocoo()
         at, other = common.row + start, common.col
         union = sizes[at] + sizes[n + other] - common.data
-        chosen = (common.data >= SIMILAR * union) & (group[at] != judged_group[other])
-        at, other = at[chosen], other[chosen]
-        misses += np.bincount(at, past.missed[other], minlength=n)
-        counts += np.bincount(at, minlength=n)
-    return _shrink(misses, counts), counts
+        similar = (common.data >= SIMILAR * union) & (group[at] != group[n + other])
+        misses += np.bincount(at[similar], past.missed[other[similar]], minlength=n)
+        counts += np.bincount(at[similar], minlength=n)
+    return np.asarray((misses + STRENGTH * HISTORY) / (counts + STRENGTH)), counts
 
 
 def with_history(guess: FloatArray, history: FloatArray) -> FloatArray:

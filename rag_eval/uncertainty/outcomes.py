@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 import pandas as pd
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from rag_eval.core.errors import quoted
 from rag_eval.core.frames import schema
 from rag_eval.core.types import SNIPPET_CHARS, BinaryTarget, GoldSource, Id, Status
 from rag_eval.gold.loading import group_ids
@@ -287,24 +286,6 @@ def fit_rows(frame: pd.DataFrame) -> pd.DataFrame:
         inclusion_probability=largest, weight=1 / largest, missed=fitting["missed"].astype(bool)
     )
     return fitting.loc[order].drop_duplicates(key).sort_index().reset_index(drop=True)
-
-
-def explain_own_gold(rows: pd.DataFrame, strategy: str) -> str:
-    """Say why a strategy cannot be calibrated on gold that only its own retrieval found.
-
-    Chunks that the strategy never retrieves could not become gold, so its misses cannot show.
-    Empty where the gold comes from elsewhere too. `rows` are its current outcomes.
-    """
-    aliases = {strategy, *rows["strategy"], *rows["strategy_fingerprint"]}
-    judged_from = set(map(tuple, rows["gold_strategies"]))
-    if not judged_from or not all(names and aliases.issuperset(names) for names in judged_from):
-        return ""
-    name = quoted(strategy)
-    return (
-        f"the gold of all {len(rows)} outcomes of {name} was judged from what {name} itself"
-        " retrieved, so its misses are invisible; accepted: outcomes whose gold_strategies are"
-        " empty (qrels, a search of the corpus by hand), or name other strategies too"
-    )
 
 
 def select_current(history: pd.DataFrame) -> pd.DataFrame:

@@ -20,8 +20,7 @@ from rag_eval.core.arrays import (
     IntArray,
     expand_ranges,
 )
-from rag_eval.corpus.analyzer import Analyzer, Rows, count_matrix
-from rag_eval.retrieval.ranking import Ranking
+from rag_eval.corpus.analyzer import Rows, count_matrix
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -36,20 +35,19 @@ class TermSpace:
     """Terms of the corpus: counts of every chunk, idf, and the weights that signals need.
 
     `chunk_terms` are the term ids of each chunk, with every repetition. A query term at or above
-    `n_terms` is unknown. Weights are computed once, so that live queries are fast.
+    `n_terms` is unknown. `counts` float32 [n_chunks, n_terms] has sorted indices. `frequency`
+    [n_terms] is the number of chunks that hold a term, `idf` ln(1 + (N - df + 0.5) / (df + 0.5)) as
+    in Lucene's BM25, and `nowhere` the idf of a term that no chunk holds. Weights are computed
+    once, so that live queries are fast.
     """
 
     def __init__(self, chunk_terms: Rows, n_terms: int) -> None:
         self.n_chunks, self.n_terms = len(chunk_terms), n_terms
         self.counts = self.queries(chunk_terms)
-        """Count of each term in each chunk, float32 [n_chunks, n_terms], with sorted indices."""
         frequency = np.bincount(self.counts.indices, minlength=n_terms).astype(np.float64)
         self.frequency: FloatArray = frequency
-        """Number of chunks that hold each term, [n_terms]."""
         self.idf: FloatArray = np.log1p((self.n_chunks - frequency + 0.5) / (frequency + 0.5))
-        """Idf of each term, [n_terms]: ln(1 + (N - df + 0.5) / (df + 0.5)), as in Lucene's BM25."""
         self.nowhere = float(np.log1p((self.n_chunks + 0.5) / 0.5))
-        """Idf of a term that no chunk holds; the weight of an unknown term."""
 
     def queries(self, terms: Rows) -> "csr_array":
         """Count the known terms of queries, float32 [n, n_terms]."""
@@ -66,19 +64,15 @@ class TermSpace:
         return transposed
 
     @functools.cached_property
-    def _lengths(self) -> FloatArray:
-        return np.asarray(self.counts.sum(axis=1, dtype=np.float64)).ravel()
-
-    @functools.cached_property
     def unit(self) -> "csr_array":
         """(1 + ln tf) * idf, scaled to rows of unit norm or zero, float32 [n_chunks, n_terms]."""
         from scipy.sparse import csr_array
 
         weighted = (1 + np.log(self.counts.data)) * self.idf[self.counts.indices]
-        norm = np.bincount(_row_of(self.counts), weights=weighted**2, minlength=self.n_chunks)
-        scaled = (weighted / np.sqrt(norm)[_row_of(self.counts)]).astype(np.float32)
-        shape = self.counts.shape
-        return csr_array((scaled, self.counts.indices, self.counts.indptr), shape=shape)
+        row = _row_of(self.counts)
+        norm = np.bincount(row, weights=weighted**2, minlength=self.n_chunks)
+        scaled = (weighted / np.sqrt(norm)[row]).astype(np.float32)
+        return csr_array((scaled, self.counts.indices, self.counts.indptr), shape=self.counts.shape)
 
     @functools.cached_property
     def slow(self) -> Float32Array:
@@ -86,11 +80,10 @@ class TermSpace:
 
         The last value is for a chunk of -1. BM25's weight of a term is tf / (tf + slow).
         """
-        mean = max(float(self._lengths.mean()) if self.n_chunks else 0.0, 1e-9)
-        slow: Float32Array = (K1 * (1 - B + B * np.append(self._lengths, mean) / mean)).astype(
-            np.float32
-        )
-        return slow
+        lengths = np.asarray(self.counts.sum(axis=1, dtype=np.float64)).ravel()
+        mean = max(float(lengths.mean()) if self.n_chunks else 0.0, 1e-9)
+        slow = K1 * (1 - B + B * np.append(lengths, mean) / mean)
+        return np.asarray(slow, dtype=np.float32)
 
     @functools.cached_property
     def _short_counts(self) -> npt.NDArray[np.uint16]:
@@ -106,15 +99,14 @@ class TermSpace:
         distinct, row = np.unique(terms, return_inverse=True)
         starts = self.by_term.indptr.astype(np.int64)
         owner, posting = expand_ranges(starts[distinct], np.diff(starts)[distinct])
-        width = self.n_chunks + 1  # the last column is for chunks of -1
-        table = np.zeros((len(distinct), width), dtype=np.uint16)
+        # the last column is for chunks of -1
+        table = np.zeros((len(distinct), self.n_chunks + 1), dtype=np.uint16)
         table[owner, self.by_term.indices[posting]] = self._short_counts[posting]
         counts: npt.NDArray[np.uint16] = table[row[:, None], chunks]
         return counts
 
 
 def _row_of(matrix: "csr_array") -> IntArray:
-    """Return the row of each stored value of a matrix."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
@@ -163,24 +155,6 @@ class RankedBatch:
         places = np.arange(len(self))[which].tolist()
         terms = [self.query_terms[place] for place in places]
         return dataclasses.replace(self, query_terms=terms, **cut)
-
-
-def batch_of_texts(unit_texts: list[str], texts: list[str], ranking: Ranking) -> RankedBatch:
-    """Make a batch over units whose texts are the term space, without a second retriever.
-
-    A second retriever would return other units. `texts` are the queries.
-    """
-    analyzer = Analyzer()
-    terms = analyzer.index(unit_texts)
-    n_terms = 1 + max((max(row) for row in terms if row), default=-1)
-    return RankedBatch(
-        rows=ranking.rows,
-        raw=ranking.raw,
-        norm=ranking.norm,
-        cosine=False,
-        space=TermSpace(terms, n_terms),
-        query_terms=analyzer.index(texts),
-    )
 
 
 POOL, CUTOFFS = 30, 3
@@ -275,25 +249,7 @@ def read_evidence(batch: RankedBatch, k: int) -> Iterator[tuple[slice, Evidence]
         yield block, Evidence(batch.take(block), k)
 
 
-# ---- Agreement of two retrievers.
-
-
-def _agreement(evidence: Evidence) -> dict[str, FloatArray]:
-    """Compare the lists of two retrievers; NaN if one list is empty or absent.
-
-    `overlap` is the share of the first K that both lists have. `same_first` is 1 if both lists
-    begin with the same chunk.
-    """
-    rows, other = evidence.batch.rows, evidence.batch.other_rows
-    if other is None or not rows.shape[1] or not other.shape[1]:
-        return {}
-    k, theirs = evidence.k, other[:, : evidence.k]
-    repeated = _repeats(rows[:, :k], theirs, evidence.space.n_chunks)
-    shared = (repeated & (theirs >= 0)).sum(axis=1)
-    same_first = rows[:, 0] == other[:, 0]
-    both = (rows[:, 0] >= 0) & (other[:, 0] >= 0)
-    signals = {"overlap": shared / k, "same_first": same_first.astype(np.float64)}
-    return {name: np.where(both, values, np.nan) for name, values in signals.items()}
+# ---- Statistics of rows, in which NaN marks an empty place.
 
 
 def _repeats(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
@@ -306,29 +262,16 @@ def _repeats(rows: Int32Array, other: Int32Array, n_chunks: int) -> BoolArray:
     return repeated
 
 
-# ---- Statistics of rows, in which NaN marks an empty place.
-
-
-def _mean(values: FloatArray) -> FloatArray:
-    """Compute the mean of each row; NaN for a row without numbers."""
+def _moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Compute mean and standard deviation (divisor n) of each row; NaN for fewer than 1, 2."""
     count = (~np.isnan(values)).sum(axis=1)
-    return np.where(count > 0, np.nansum(values, axis=1) / np.maximum(count, 1), np.nan)
+    n = np.maximum(count, 1)
+    mean = np.where(count > 0, np.nansum(values, axis=1) / n, np.nan)
+    spread = np.nansum((values - mean[:, None]) ** 2, axis=1)
+    return mean, np.where(count > 1, np.sqrt(spread / n), np.nan)
 
 
-def _deviation(values: FloatArray) -> FloatArray:
-    """Compute the standard deviation of each row (divisor n); NaN for fewer than two numbers."""
-    count = (~np.isnan(values)).sum(axis=1)
-    spread = np.nansum((values - _mean(values)[:, None]) ** 2, axis=1)
-    return np.where(count > 1, np.sqrt(spread / np.maximum(count, 1)), np.nan)
-
-
-def _highest(values: FloatArray) -> FloatArray:
-    """Return the largest number of each row; NaN for a row without numbers."""
-    best = np.where(np.isnan(values), -np.inf, values).max(axis=1, initial=-np.inf)
-    return np.where(np.isfinite(best), best, np.nan)
-
-
-def _nth_highest(values: FloatArray, n: int) -> FloatArray:
+def _nth_highest(values: FloatArray, n: int = 1) -> FloatArray:
     """Return the n-th largest number of each row, n from 1; NaN for fewer numbers."""
     if values.shape[1] < n:
         return np.full(len(values), np.nan)
@@ -339,88 +282,35 @@ def _nth_highest(values: FloatArray, n: int) -> FloatArray:
 
 def _standardise(values: FloatArray) -> FloatArray:
     """Subtract each row's mean and divide by its standard deviation; 0 if all are equal."""
-    spread = _deviation(values)
+    mean, spread = _moments(values)
     spread = np.where(np.isnan(spread) | (spread <= 0), np.inf, spread)
-    scaled: FloatArray = (values - _mean(values)[:, None]) / spread[:, None]
+    scaled: FloatArray = (values - mean[:, None]) / spread[:, None]
     return scaled
 
 
-# ---- The pool of both retrievers.
+# ---- Families of signals of a block.
 
-
-def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
-    """Compare the first K with the other chunks in the pool of both retrievers.
-
-    `lexical_crowd` is the K-th best lexical score of the pool. `beyond_lexical`, `beyond_cosine`
-    and `beyond_fused` are the best score of the pool outside the first K minus the best inside. A
-    fused score is the sum of lexical score and cosine, each standardised over the pool. A missing
-    score gives NaN.
-    """
-    lexical, cosine = evidence.lexical(), evidence.cosine()
-    parts = np.stack([_standardise(lexical), _standardise(cosine)])
-    fused = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
-    cut = min(evidence.k, evidence.own)
-    return {
-        "lexical_crowd": _nth_highest(lexical, evidence.k),
-        "beyond_lexical": _highest(lexical[:, cut:]) - _highest(lexical[:, :cut]),
-        "beyond_cosine": _highest(cosine[:, cut:]) - _highest(cosine[:, :cut]),
-        "beyond_fused": _highest(fused[:, cut:]) - _highest(fused[:, :cut]),
-    }
-
-
-# ---- Spread over documents.
-
-
-def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
-    """Compute `same_document`: the share of the first K in the document of the first chunk.
-
-    NaN without a retrieved chunk, and if no document has several chunks.
-    """
-    document, rows = evidence.batch.document, evidence.batch.rows[:, : evidence.k]
-    # the largest code + 1 is the number of documents
-    if document is None or not rows.shape[1] or document.max(initial=-1) + 1 == len(document):
-        return {}
-    has_chunk = rows >= 0
-    owner = np.where(has_chunk, document[np.maximum(rows, 0)], -1)
-    count = has_chunk.sum(axis=1)
-    same = ((owner == owner[:, :1]) & has_chunk).sum(axis=1)
-    return {"same_document": np.where(count > 0, same / np.maximum(count, 1), np.nan)}
-
-
-# ---- Coherence of the retrieved chunks.
-
+DEPTH = 100
+"""Number of first ranks that stand for the corpus."""
 FIRST = 10
+"""Number of first chunks whose coherence is measured."""
 
 
-def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
-    """Measure by `coherence` how closely the retrieved chunks share one topic.
+def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
+    """Describe how the scores fall: `tail_ratio` is s_K / s_1, or s_last / s_1 in a shorter list.
 
-    It is the mean cosine of all pairs of the first ten chunks. The cosine is of vectors, or of
-    tf-idf terms if the strategy has no vectors. It is NaN for fewer than two chunks.
+    `nqc` is the SD of the first hundred over s_1 (Shtok et al., TOIS 2012). NaN unless s_1 > 0.
     """
-    from scipy.sparse import csr_array
-
-    space, vectors, n = evidence.space, evidence.batch.chunk_vectors, evidence.n
-    rows = evidence.batch.rows[:, :FIRST]
-    has_chunk = rows >= 0
-    count = has_chunk.sum(axis=1)
-    places = np.concatenate([[0], np.cumsum(count)])
-    ones = np.ones(len(rows[has_chunk]), dtype=np.float32)
-    chosen = csr_array((ones, rows[has_chunk], places), shape=(n, space.n_chunks))
-    if vectors is None:
-        summed = chosen @ space.unit
-        squares = summed.data.astype(np.float64) ** 2
-        norm = np.bincount(_row_of(summed), weights=squares, minlength=n)
-        lengths = np.diff(space.unit.indptr) > 0
-    else:
-        total = chosen @ vectors
-        norm, lengths = np.vecdot(total, total).astype(np.float64), np.vecdot(vectors, vectors)
-    single = np.bincount(_row_of(chosen), weights=lengths[chosen.indices], minlength=n)
-    pairs = np.where(count > 1, count * (count - 1), 1)
-    return {"coherence": np.where(count > 1, (norm - single) / pairs, np.nan)}
-
-
-# ---- The semantic gap.
+    batch, k = evidence.batch, evidence.k
+    depth = min(max(DEPTH, k), batch.rows.shape[1])
+    if not depth:
+        return {}
+    has_chunk = batch.rows[:, :depth] >= 0
+    raw = np.where(has_chunk, batch.raw[:, :depth], np.nan)
+    scaled = raw / np.where(raw[:, 0] > 0, raw[:, 0], np.nan)[:, None]
+    last = np.maximum(np.minimum(has_chunk.sum(axis=1), k) - 1, 0)
+    tail_ratio = np.take_along_axis(scaled, last[:, None], axis=1)[:, 0]
+    return {"tail_ratio": tail_ratio, "nqc": _moments(scaled[:, :DEPTH])[1]}
 
 
 def _coverage(evidence: Evidence) -> dict[str, FloatArray]:
@@ -438,38 +328,86 @@ def _coverage(evidence: Evidence) -> dict[str, FloatArray]:
         "cover_union": evidence.per_query(first.any(axis=1) * idf) / total,
         "cover_rare": rare.max(axis=1, initial=0.0),
     }
-    asked = ~np.isnan(total)
-    return {name: np.where(asked, values, np.nan) for name, values in covers.items()}
+    return {name: np.where(np.isnan(total), np.nan, values) for name, values in covers.items()}
 
 
-# ---- Scores.
+def _agreement(evidence: Evidence) -> dict[str, FloatArray]:
+    """Compare the lists of two retrievers; NaN if one list is empty or absent.
 
-DEPTH = 100
-"""Number of first ranks that stand for the corpus."""
-
-
-def _score_shape(evidence: Evidence) -> dict[str, FloatArray]:
-    """Describe how the scores s_1, s_2, ... fall; all are divided by s_1.
-
-    Both signals are NaN unless s_1 is above 0. `tail_ratio` is s_K / s_1, with the last score for
-    s_K in a shorter list. `nqc` is the SD of the first hundred (Shtok et al., TOIS 2012).
+    `overlap` is the share of the first K that both lists have. `same_first` is 1 if both lists
+    begin with the same chunk.
     """
-    batch, k = evidence.batch, evidence.k
-    depth = min(max(DEPTH, k), batch.rows.shape[1])
-    if not depth:
+    rows, other, k = evidence.batch.rows, evidence.batch.other_rows, evidence.k
+    if other is None or not rows.shape[1] or not other.shape[1]:
         return {}
-    has_chunk = batch.rows[:, :depth] >= 0
-    raw = np.where(has_chunk, batch.raw[:, :depth], np.nan)
-    first = np.where(raw[:, 0] > 0, raw[:, 0], np.nan)
-    scaled = raw / first[:, None]
-    last = np.maximum(np.minimum(has_chunk.sum(axis=1), k) - 1, 0)
-    return {
-        "tail_ratio": np.take_along_axis(scaled, last[:, None], axis=1)[:, 0],
-        "nqc": _deviation(scaled[:, :DEPTH]),
+    repeated = _repeats(rows[:, :k], other[:, :k], evidence.space.n_chunks)
+    shared = (repeated & (other[:, :k] >= 0)).sum(axis=1)
+    both = (rows[:, 0] >= 0) & (other[:, 0] >= 0)
+    same_first = (rows[:, 0] == other[:, 0]).astype(np.float64)
+    signals = {"overlap": shared / k, "same_first": same_first}
+    return {name: np.where(both, values, np.nan) for name, values in signals.items()}
+
+
+def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
+    """Compare the first K with the other chunks in the pool of both retrievers.
+
+    `lexical_crowd` is the K-th best lexical score of the pool. `beyond_lexical`, `beyond_cosine`
+    and `beyond_fused` are the best score of the pool outside the first K minus the best inside. A
+    fused score is the sum of lexical score and cosine, each standardised over the pool.
+    """
+    lexical, cosine = evidence.lexical(), evidence.cosine()
+    parts = np.stack([_standardise(lexical), _standardise(cosine)])
+    fused = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
+    cut = min(evidence.k, evidence.own)
+    beyond = {
+        f"beyond_{name}": _nth_highest(scores[:, cut:]) - _nth_highest(scores[:, :cut])
+        for name, scores in (("lexical", lexical), ("cosine", cosine), ("fused", fused))
     }
+    return {"lexical_crowd": _nth_highest(lexical, evidence.k), **beyond}
 
 
-# ---- The query.
+def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
+    """Compute `same_document`: the share of the first K in the document of the first chunk.
+
+    NaN without a retrieved chunk, and if no document has several chunks.
+    """
+    document, rows = evidence.batch.document, evidence.batch.rows[:, : evidence.k]
+    # the largest code + 1 is the number of documents
+    if document is None or not rows.shape[1] or document.max(initial=-1) + 1 == len(document):
+        return {}
+    has_chunk = rows >= 0
+    owner, count = document[np.maximum(rows, 0)], has_chunk.sum(axis=1)
+    same = ((owner == owner[:, :1]) & has_chunk).sum(axis=1)
+    return {"same_document": np.where(has_chunk[:, 0], same / np.maximum(count, 1), np.nan)}
+
+
+def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
+    """Compute `coherence`: the mean cosine of all pairs of the first ten chunks.
+
+    The cosine is of vectors, or of tf-idf terms if the strategy has no vectors. It is NaN for fewer
+    than two chunks.
+    """
+    from scipy.sparse import csr_array
+
+    space, vectors, n = evidence.space, evidence.batch.chunk_vectors, evidence.n
+    rows = evidence.batch.rows[:, :FIRST]
+    has_chunk = rows >= 0
+    count = has_chunk.sum(axis=1)
+    places = np.concatenate([[0], np.cumsum(count)])
+    ones = np.ones(int(count.sum()), dtype=np.float32)
+    chosen = csr_array((ones, rows[has_chunk], places), shape=(n, space.n_chunks))
+    if vectors is None:
+        summed = chosen @ space.unit
+        squares = summed.data.astype(np.float64) ** 2
+        norm = np.bincount(_row_of(summed), weights=squares, minlength=n)
+        lengths = np.diff(space.unit.indptr) > 0
+    else:
+        total = chosen @ vectors
+        norm, lengths = np.vecdot(total, total).astype(np.float64), np.vecdot(vectors, vectors)
+    single = np.bincount(_row_of(chosen), weights=lengths[chosen.indices], minlength=n)
+    pairs = np.where(count > 1, count * (count - 1), 1)
+    return {"coherence": np.where(count > 1, (norm - single) / pairs, np.nan)}
+
 
 CENTRE_SAMPLE = 10_000
 """Largest number of chunk vectors in the mean, spread over the corpus; reading all is slow."""
@@ -484,11 +422,7 @@ def _find_centre(vectors: Float32Array | None) -> Float32Array | None:
 
 
 def _query(evidence: Evidence, centre: Float32Array | None) -> dict[str, FloatArray]:
-    """Describe the query alone.
-
-    `length` is ln(1 + terms). `generic` is the cosine of the query vector and the mean chunk
-    vector, NaN without vectors.
-    """
+    """Compute `length`, ln(1 + terms), and `generic`, the cosine with the mean chunk vector."""
     values, queries = {"length": np.log1p(evidence.length)}, evidence.batch.query_vectors
     if queries is not None and centre is not None:
         cosine = (queries @ centre).astype(np.float64)
@@ -512,55 +446,41 @@ def _wordings(batch: RankedBatch, k: int) -> dict[str, FloatArray]:
     question, `consensus_crowd` the K-th best score (0 for fewer chunks). `consensus_missed` is the
     best score minus the best score in this wording's first K.
     """
-    n = len(batch)
-    if batch.question is None or not n or not batch.rows.shape[1]:
+    if batch.question is None or not len(batch) or not batch.rows.shape[1]:
         return {}
     _, question, count = np.unique(batch.question, return_inverse=True, return_counts=True)
     rows = batch.rows[:, : max(POOL_WORDINGS, k)].astype(np.int64)
-    codes = question[:, None] * batch.space.n_chunks + rows
-    usable = (rows[:, 0] >= 0) & (count[question] > 1)
-    has_chunk, others = rows[:, :k] >= 0, np.zeros((n, min(k, rows.shape[1])))
-    _, place, times = np.unique(codes[:, :k][has_chunk], return_inverse=True, return_counts=True)
-    others[has_chunk] = times[place] - 1
-    overlap = others.sum(axis=1) / np.maximum(has_chunk.sum(axis=1) * (count[question] - 1), 1)
-    of_wordings = _consensus(batch, k, question, count, codes[:, :POOL_WORDINGS])
-    of_wordings["wordings_overlap"] = overlap
-    return {name: np.where(usable, values, np.nan) for name, values in of_wordings.items()}
+    codes = question[:, None] * max(batch.space.n_chunks, 1) + rows
+    first = rows[:, :k] >= 0
+    _, place, times = np.unique(codes[:, :k][first], return_inverse=True, return_counts=True)
+    others = np.zeros(first.shape)
+    others[first] = times[place] - 1
+    overlap = others.sum(axis=1) / np.maximum(first.sum(axis=1) * (count[question] - 1), 1)
 
-
-def _consensus(
-    batch: RankedBatch, k: int, question: IntArray, count: IntArray, codes: IntArray
-) -> dict[str, FloatArray]:
-    """Compute the consensus signals of each wording."""
-    has_chunk = batch.rows[:, : codes.shape[1]] >= 0
-    pair, place = np.unique(codes[has_chunk], return_inverse=True)
+    has_chunk = rows[:, :POOL_WORDINGS] >= 0
+    pair, place = np.unique(codes[:, :POOL_WORDINGS][has_chunk], return_inverse=True)
     owner = pair // max(batch.space.n_chunks, 1)
-    norm = batch.norm[:, : codes.shape[1]][has_chunk]
+    norm = batch.norm[:, :POOL_WORDINGS][has_chunk]
     score = np.bincount(place, weights=norm, minlength=len(pair)) / count[owner]
     starts = np.searchsorted(owner, np.arange(len(count) + 1))
     start, end = starts[question], starts[question + 1]
     padded = np.append(score[np.lexsort((-score, owner))], np.zeros(k))
-    best = padded[start]
-    of_wording = np.full(codes.shape, np.nan)
+    of_wording = np.full(has_chunk.shape, np.nan)
     of_wording[has_chunk] = score[place]
     crowd = padded[np.minimum(start + k - 1, len(padded) - 1)]
-    return {
-        "consensus_best": best,
+    values = {
+        "wordings_overlap": overlap,
+        "consensus_best": padded[start],
         "consensus_crowd": np.where(end - start >= k, crowd, 0.0),
-        "consensus_missed": best - _highest(of_wording[:, :k]),
+        "consensus_missed": padded[start] - _nth_highest(of_wording[:, :k]),
     }
+    usable = (rows[:, 0] >= 0) & (count[question] > 1)
+    return {name: np.where(usable, column, np.nan) for name, column in values.items()}
 
 
 # ---- All signals.
 
-FAMILIES: Final = (
-    _score_shape,
-    _coverage,
-    _agreement,
-    _candidates,
-    _coherence,
-    _clustering,
-)
+FAMILIES: Final = (_score_shape, _coverage, _agreement, _candidates, _coherence, _clustering)
 SIGNALS: Final = (
     *"tail_ratio nqc cover_union cover_rare overlap same_first lexical_crowd".split(),
     *"beyond_lexical beyond_cosine beyond_fused length generic coherence same_document".split(),

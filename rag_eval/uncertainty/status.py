@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -35,31 +35,18 @@ def count_outcomes(labelled: Labelled) -> OutcomeCounts:
     Where questions of different groups share gold, chains of shared gold were split. There the
     effective number of questions counts in place of groups.
     """
-    group, missed = labelled.group, labelled.missed
+    unit, missed, share = labelled.group, labelled.missed, 1.0
     if labelled.shared is not None:
-        codes, first, question = np.unique(
-            labelled.question, return_index=True, return_inverse=True
-        )
-        if labelled.shared.take(codes).crosses(group[first]):
+        codes, first = np.unique(labelled.question, return_index=True)
+        if labelled.shared.take(codes).crosses(unit[first]):
             influence = (missed - missed.mean()) / len(missed)
-            number = dependent_mean(influence[:, None], labelled).n_effective[0] / len(codes)
-            share = (
-                len(codes),
-                len(np.unique(question[missed])),
-                len(np.unique(question[~missed])),
-            )
-            groups, misses, hits = (int(number * count + 1e-9) for count in share)
-            return OutcomeCounts(
-                outcomes=len(labelled),
-                groups=groups,
-                groups_with_misses=misses,
-                groups_with_hits=hits,
-            )
+            unit = labelled.question
+            share = dependent_mean(influence[:, None], labelled).n_effective[0] / len(codes)
+    groups, misses, hits = (
+        int(share * len(np.unique(part)) + 1e-9) for part in (unit, unit[missed], unit[~missed])
+    )
     return OutcomeCounts(
-        outcomes=len(labelled),
-        groups=len(np.unique(group)),
-        groups_with_misses=len(np.unique(group[missed])),
-        groups_with_hits=len(np.unique(group[~missed])),
+        outcomes=len(labelled), groups=groups, groups_with_misses=misses, groups_with_hits=hits
     )
 
 
@@ -71,24 +58,23 @@ def suffice_to_fit(counts: OutcomeCounts) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Facts that decide the status beside outcomes and validation."""
+    """Facts that decide the status beside outcomes and validation.
+
+    `age_days` is the age of the outcomes, None without outcomes. `n_unlabelled` counts the queries
+    of the strategy with known signals, judged or not. `own_gold_only`: all gold came from this
+    strategy's own retrieval. `no_prior` says why no shipped prior fits, or is empty. `trusted`: the
+    outcomes support the fit; else every miss rate is the base rate. `base_changes`: this run gives
+    the base of an iterative strategy another calibrator, which would steer other rankings than the
+    judged ones; None without a base.
+    """
 
     age_days: float | None
-    """Age of the outcomes in days; None without outcomes."""
     stale_after_days: float
     n_unlabelled: int
-    """Number of queries of the strategy with known signals, judged or not."""
     own_gold_only: bool = False
-    """Whether all gold came from this strategy's own retrieval."""
     no_prior: str = ""
-    """Reason why no shipped prior fits this target, K and kind of strategy; else empty."""
     trusted: bool = True
-    """Whether the outcomes support the fit at all; else every miss rate is the base rate."""
     base_changes: bool | None = None
-    """Whether this run gives the base of an iterative strategy another calibrator.
-
-    A new calibrator would steer other rankings than the judged rankings. None without a base.
-    """
 
 
 def judge_status(
@@ -106,45 +92,44 @@ def judge_status(
     alone, others = "only from this strategy", "not only from this strategy"
     gold = alone if situation.own_gold_only else others
     provisional = [
-        *_count_conditions(counts, PROVISIONAL_OUTCOMES, PROVISIONAL_EACH, "provisional"),
-        _condition("provisional", "gold_of_others", not situation.own_gold_only, gold, others),
+        *_count_conditions("provisional", counts, PROVISIONAL_OUTCOMES, PROVISIONAL_EACH),
+        _condition("provisional", "gold_of_others", gold, others, met=gold == others),
     ]
     by_outcomes = all(condition.met for condition in provisional)
     prior = situation.no_prior or "there is one"
     if situation.no_prior and by_outcomes:
         prior += ", and outcomes instead"
     needed = "a shipped prior for this target, K and kind of strategy; or what provisional needs"
+    has_prior = not situation.no_prior or by_outcomes
     conditions = [
         _at_least("uncalibrated", "queries", situation.n_unlabelled, 1),
         _at_least("prior", "queries_for_z_scores", situation.n_unlabelled, PRIOR_QUERIES),
-        _condition("prior", "shipped_prior", not situation.no_prior or by_outcomes, prior, needed),
+        _condition("prior", "shipped_prior", prior, needed, met=has_prior),
         *provisional,
-        *_count_conditions(counts, MEASURED_OUTCOMES, MEASURED_EACH, "measured"),
+        *_count_conditions("measured", counts, MEASURED_OUTCOMES, MEASURED_EACH),
         *_validation_conditions(validation),
-        *(discounting := _discount_conditions(validation, situation)),
+        *(discounting := list(_discount_conditions(validation, trusted=situation.trusted))),
         *_freshness_conditions(situation),
     ]
-    status: Status = "absent"
-    for step in _EARNED:
-        if not all(condition.met for condition in conditions if condition.status == step):
-            break
-        status = step
-    fresh = all(condition.met for condition in conditions if condition.status == "stale")
+    unmet = {condition.status for condition in conditions if not condition.met}
+    n_earned = next((at for at, step in enumerate(_EARNED) if step in unmet), len(_EARNED))
+    status: Status = _EARNED[n_earned - 1] if n_earned else "absent"
+    fresh = "stale" not in unmet
     status = "stale" if status in DISCOUNTING and not fresh else status
     discounts = status in DISCOUNTING and all(condition.met for condition in discounting)
     return Standing(status=status, discounts=discounts, conditions=conditions)
 
 
-def _condition(status: Status, name: str, met: bool, value: str, needed: str) -> Condition:  # noqa: FBT001 - the columns of a condition
+def _condition(status: Status, name: str, value: str, needed: str, *, met: bool) -> Condition:
     return Condition(name=name, met=met, found=value, needed=needed, status=status)
 
 
 def _at_least(status: Status, name: str, count: int, needed: int) -> Condition:
-    return _condition(status, name, count >= needed, str(count), f"at least {needed}")
+    return _condition(status, name, str(count), f"at least {needed}", met=count >= needed)
 
 
 def _count_conditions(
-    counts: OutcomeCounts, groups: int, each: int, status: Status
+    status: Status, counts: OutcomeCounts, groups: int, each: int
 ) -> list[Condition]:
     return [
         _at_least(status, "outcomes", counts.groups, groups),
@@ -153,105 +138,67 @@ def _count_conditions(
     ]
 
 
-def _validation_conditions(validation: Validation | None) -> list[Condition]:
+def _validation_conditions(validation: Validation | None) -> Iterator[Condition]:
     needed = "grouped cross-validation"
     if validation is None:
-        return [_condition("measured", "validation", False, "none", needed)]  # noqa: FBT003 - the columns of a condition
-    skill, ece = validation.skill, validation.ece
+        yield _condition("measured", "validation", "none", needed, met=False)
+        return
+    counted = f"{validation.n} outcomes in {validation.groups} groups"
+    yield _condition("measured", "validation", counted, needed, met=True)
     # Comparisons with NaN are false, so an undefined figure meets no condition.
     value, low, slope = (
         np.nan if figure is None else figure
-        for figure in (skill.value, skill.low, validation.slope.value)
+        for figure in (validation.skill.value, validation.skill.low, validation.slope.value)
     )
-    counted = f"{validation.n} outcomes in {validation.groups} groups"
-    least, most = SLOPE
-    return [
-        _condition("measured", "validation", True, counted, needed),  # noqa: FBT003 - the columns of a condition
-        _condition(
-            "measured",
-            "skill",
-            low > 0,
-            f"{value:.3f}, low end of the 95 % interval {low:.3f}",
-            "low end above 0",
-        ),
-        _condition(
-            "measured",
-            "ece",
-            ece.inside,
-            f"{ece.value:.4f}",
-            f"at most {ece.null_limit:.4f}, the limit of calibrated predictions",
-        ),
-        _condition(
-            "measured",
-            "slope",
-            least <= slope <= most,
-            "none that can be estimated" if np.isnan(slope) else f"{slope:.3f}",
-            f"{least} to {most}",
-        ),
-    ]
+    shown = f"{value:.3f}, low end of the 95 % interval {low:.3f}"
+    yield _condition("measured", "skill", shown, "low end above 0", met=low > 0)
+    ece, (least, most) = validation.ece, SLOPE
+    needed = f"at most {ece.null_limit:.4f}, the limit of calibrated predictions"
+    yield _condition("measured", "ece", f"{ece.value:.4f}", needed, met=ece.inside)
+    shown = "none that can be estimated" if np.isnan(slope) else f"{slope:.3f}"
+    yield _condition("measured", "slope", shown, f"{least} to {most}", met=least <= slope <= most)
 
 
-def _discount_conditions(validation: Validation | None, situation: Situation) -> list[Condition]:
+def _discount_conditions(validation: Validation | None, *, trusted: bool) -> Iterator[Condition]:
     """List what any discount needs; `measured` needs it too."""
     if validation is None:
-        return []
+        return
     skill, ratio = validation.skill.value, validation.observed_expected
+    shown = "no skill" if skill is None else f"skill {skill:.3f}"
+    shown += "" if trusted else ", and only the base rate is stated"
+    needed, met = "a supported fit with skill above 0, for any discount", (skill or 0) > 0
+    yield _condition("measured", "better_than_base_rate", shown, needed, met=trusted and met)
     low, high = (np.nan if end is None else end for end in (ratio.low, ratio.high))
     shown = "none" if ratio.value is None else f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
-    return [
-        _condition(
-            "measured",
-            "better_than_base_rate",
-            situation.trusted and skill is not None and skill > 0,
-            ("no skill" if skill is None else f"skill {skill:.3f}")
-            + ("" if situation.trusted else ", and only the base rate is stated"),
-            "a supported fit with skill above 0, for any discount",
-        ),
-        _condition(
-            "measured",
-            "stated_mean",
-            bool(low <= 1 <= high),
-            f"observed / stated {shown}",
-            "an interval with 1, for any discount",
-        ),
-    ]
+    needed, met = "an interval with 1, for any discount", low <= 1 <= high
+    yield _condition("measured", "stated_mean", f"observed / stated {shown}", needed, met=met)
 
 
-def _freshness_conditions(situation: Situation) -> list[Condition]:
+def _freshness_conditions(situation: Situation) -> Iterator[Condition]:
     age, most = situation.age_days, situation.stale_after_days
     days = "no outcomes" if age is None else f"{age:.1f} days"
-    rows = [
-        # Only outcomes of the current fingerprint are read.
-        ("same_fingerprint", True, "unchanged", "unchanged"),
-        ("recent", age is None or age <= most, days, f"at most {most:g} days"),
-    ]
-    if (changes := situation.base_changes) is not None:
+    # Only outcomes of the current fingerprint are read.
+    yield _condition("stale", "same_fingerprint", "unchanged", "unchanged", met=True)
+    is_recent = age is None or age <= most
+    yield _condition("stale", "recent", days, f"at most {most:g} days", met=is_recent)
+    if situation.base_changes is not None:
         shown = "changes with this run, and with it the next run's rankings"
+        shown = shown if situation.base_changes else "unchanged"
         needed = "a base whose calibrator steers the next run as it did this one"
-        rows.append(
-            ("same_base_calibrator", not changes, shown if changes else "unchanged", needed)
-        )
-    return [_condition("stale", *row) for row in rows]
+        met = not situation.base_changes
+        yield _condition("stale", "same_base_calibrator", shown, needed, met=met)
 
 
 # ---- The record of changes of status.
 
+_REQUIRED: Final = "dataset strategy target strategy_fingerprint old_status new_status at".split()
 MISS_RATE_PROMOTIONS: Final = TableSpec(
     "miss_rate_promotions",
     (
-        ColumnSpec("dataset", "text", required=True),
-        ColumnSpec("strategy", "text", required=True),
-        ColumnSpec("target", "text", required=True),
-        ColumnSpec("k", "integer", required=True),
-        ColumnSpec("number", "integer", required=True),
-        ColumnSpec("strategy_fingerprint", "text", required=True),
-        ColumnSpec("old_status", "text", required=True),
-        ColumnSpec("new_status", "text", required=True),
-        ColumnSpec("figures_before", "json"),
-        ColumnSpec("figures_after", "json"),
-        ColumnSpec("reasons", "json"),
+        *(ColumnSpec(name, "text", required=True) for name in _REQUIRED),
+        *(ColumnSpec(name, "integer", required=True) for name in ("k", "number")),
+        *(ColumnSpec(name, "json") for name in ("figures_before", "figures_after", "reasons")),
         ColumnSpec("calibrator_id", "text"),
-        ColumnSpec("at", "text", required=True),
     ),
     indexes=(("dataset", "strategy"),),
 )

@@ -1,6 +1,5 @@
 """Conformal K against a slow reference, and its coverage where the truth is known."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.uncertainty.calibration import Judged, calibrate
+from rag_eval.uncertainty.calibration import calibrate
 from rag_eval.uncertainty.conformal import Questions, conformal_k, find_thresholds
 from rag_eval.uncertainty.validation import Labelled
 
@@ -106,8 +105,7 @@ def test_the_ranks_of_the_questions_set_k_in_a_calibration():
     signals, few = rng.normal(size=(n, 3)), questions(12, rng, size=1)
     missed = rng.random(n) < 1 / (1 + np.exp(0.8 - 2 * signals[:, 0]))
     labelled = Labelled(("a", "b", "c"), signals, missed, np.arange(n), np.ones(n), np.arange(n))
-    observed = Judged(labelled, [f"g{code}" for code in range(n)], np.full(n, 0.4))
+    ids, options = [f"g{code}" for code in range(n)], {"prior": None, "checked_together": 1}
     for asked, groups in ((None, []), (few, [12] * 3)):
-        observed = dataclasses.replace(observed, questions=asked)
-        found = calibrate(observed, prior=None, checked_together=1)
+        found = calibrate(labelled, ids, heuristic=np.full(n, 0.4), questions=asked, **options)
         assert [rule.n_groups for rule in found.conformal] == groups

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from rag_eval.storage.sql import SqlStore
+from rag_eval.uncertainty.calibration import _explain_own_gold
 from rag_eval.uncertainty.outcomes import (
     MAX_SIGNALS,
     RETRIEVAL_OUTCOMES,
@@ -14,7 +15,6 @@ from rag_eval.uncertainty.outcomes import (
     RetrievalOutcome,
     Shown,
     claim_id_of,
-    explain_own_gold,
     fit_rows,
     frame_of,
     new_outcome,
@@ -179,7 +179,7 @@ OLD = made("old", strategy_fingerprint="f0", gold_strategies=("f0",))
     ],
 )
 def test_gold_of_the_strategy_alone_is_refused(rows, refused):
-    reason = explain_own_gold(frame_of(rows), "bm25")
+    reason = _explain_own_gold(frame_of(rows), "bm25")
     assert (f"all {len(rows)} outcomes" in reason) is refused
     assert bool(reason) is refused
 
