@@ -41,7 +41,7 @@ from rag_eval.storage.home import atomic_path
 from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec, open_store
 from rag_eval.trust.sources import explain_factors
-from rag_eval.uncertainty.claims import AnswerWorth, RateSource, read_miss_rate
+from rag_eval.uncertainty.claims import AnswerWorth, RateSource
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,
     CorpusCoverage,
@@ -510,7 +510,7 @@ def _uncertain_lines(
         is_first = seed == first_seed
         retrieval = UncertainRetrieval(
             documents=documents[variant, seed],
-            miss_rate=read_miss_rate(row, source),
+            miss_rate=source.read_rate(row),
             heuristic_v0=row["heuristic_v0"],
             similar_judged=row["similar_judged"],
             coverage=covered,

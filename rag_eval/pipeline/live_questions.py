@@ -28,7 +28,7 @@ from rag_eval.retrieval.service import RetrievalService
 from rag_eval.retrieval.strategies import ReadyStrategy
 from rag_eval.trust.sources import explain_trust
 from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
-from rag_eval.uncertainty.claims import choose_source, read_miss_rate, state_rates
+from rag_eval.uncertainty.claims import choose_source, state_rates
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,
     UncertainRetrieval,
@@ -185,7 +185,7 @@ class LiveStrategy:
                 )
                 for chunk in chunks
             ],
-            miss_rate=read_miss_rate(claim, self._source),
+            miss_rate=self._source.read_rate(claim),
             heuristic_v0=claim["heuristic_v0"],
             similar_judged=claim["similar_judged"],
             coverage=float(frame[COVERAGE_SIGNAL][0]),

@@ -51,13 +51,7 @@ from rag_eval.uncertainty.miss_rate_report import (
     StrategyCalibration,
     Validation,
 )
-from rag_eval.uncertainty.outcomes import (
-    OF_GOLD,
-    fit_rows,
-    frame_of,
-    question_id,
-    select_current,
-)
+from rag_eval.uncertainty.outcomes import OF_GOLD, fit_rows, frame_of, question_id, select_current
 from rag_eval.uncertainty.signals import SIGNALS
 from rag_eval.uncertainty.status import (
     Series,
@@ -322,10 +316,7 @@ def _join_questions(
 
 @dataclasses.dataclass(frozen=True)
 class _Fitting:
-    """Outcomes of one strategy by claim id, with current groups and their median age.
-
-    `refused` says why they cannot calibrate this strategy, else it is empty.
-    """
+    """Outcomes of one strategy by claim id, with current groups and their median age."""
 
     rows: pd.DataFrame
     labelled: Labelled
@@ -485,11 +476,7 @@ def _accept(
 
 
 def _write_calibrator(
-    facts: StrategyFacts,
-    fitting: _Fitting,
-    fit: Calibration,
-    *,
-    now: dt.datetime,
+    facts: StrategyFacts, fitting: _Fitting, fit: Calibration, *, now: dt.datetime
 ) -> dict[str, object]:
     """Write a calibrator as JSON values; later runs read it as a `KeptCalibrator`."""
     rows = fitting.rows
@@ -544,10 +531,7 @@ def _record(
 
 
 def _predict_traffic(traffic: pd.DataFrame, model: MissRateModel | None) -> pd.DataFrame:
-    """Predict the miss rates of claims of traffic by fits that did not see their group.
-
-    The mean of all folds predicts the claims of other groups, so that predictions are comparable.
-    """
+    """Predict the miss rates of claims of traffic by fits that did not see their group."""
     frame = traffic[["strategy", "claim_id", "query_id", "group_id"]]
     if model is None or frame.empty:
         return frame.assign(predicted=np.nan)

@@ -35,6 +35,7 @@ from rag_eval.uncertainty.confidence import (
     retrieval_confidence,
 )
 from rag_eval.uncertainty.estimator import (
+    ANY_AT_10,
     Miss,
     MissRateModel,
     Prior,
@@ -54,9 +55,6 @@ from rag_eval.uncertainty.outcomes import (
 )
 from rag_eval.uncertainty.signals import SIGNALS
 
-PRIOR: Final = "prior:"
-PRIOR_TARGET: Final[tuple[Target, int]] = ("miss_any", 10)
-"""Target and K that the shipped prior was fitted to."""
 QRELS: Final[GoldSource] = "qrels"
 
 # ---- The source of a strategy's claims.
@@ -79,6 +77,26 @@ class RateSource:
     fitted_at: dt.datetime | None = None
     gold_sources: tuple[str, ...] = ()
     discounts: bool = False
+
+    def read_rate(self, row: Mapping[Any, Any]) -> MissRate:
+        """Read the miss rate in a row of CLAIMS from this source."""
+        value, low, high = (
+            None if np.isnan(row[name]) else float(row[name])
+            for name in ("miss_rate", "ci_low", "ci_high")
+        )
+        return MissRate(
+            value,
+            low,
+            high,
+            row["status"],
+            row["target"],
+            int(row["k"]),
+            ", ".join(self.gold_sources) or None,
+            row["calibrator"],
+            self.n_outcomes,
+            self.fitted_at,
+            self.discounts,
+        )
 
 
 def choose_source(
@@ -109,7 +127,7 @@ def choose_source(
         return RateSource(fingerprint, status, HEURISTIC, f"{why}; {missing}"), None
     prior = prior_of(config, name)
     reason = f"{why}; the prior was fitted on {prior_origin()}"
-    source = RateSource(fingerprint, "stale" if stale else "prior", f"{PRIOR}{prior.id}", reason)
+    source = RateSource(fingerprint, "stale" if stale else "prior", f"prior:{prior.id}", reason)
     return source, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k))
 
 
@@ -120,30 +138,9 @@ def prior_of(config: GoldSetConfig, name: str) -> Prior:
 
 def no_prior(target: Target, k: int) -> str:
     """Explain why no prior is shipped for a target and K; empty when there is a prior."""
-    if (target, k) == PRIOR_TARGET:
+    if (target, k) == ANY_AT_10:
         return ""
-    return f"no prior is shipped for {target}@{k}, only for {PRIOR_TARGET[0]}@{PRIOR_TARGET[1]}"
-
-
-def read_miss_rate(row: Mapping[Any, Any], source: RateSource) -> MissRate:
-    """Read the miss rate in a row of CLAIMS."""
-    value, low, high = (
-        None if np.isnan(row[name]) else float(row[name])
-        for name in ("miss_rate", "ci_low", "ci_high")
-    )
-    return MissRate(
-        value,
-        low,
-        high,
-        row["status"],
-        row["target"],
-        int(row["k"]),
-        ", ".join(source.gold_sources) or None,
-        row["calibrator"],
-        source.n_outcomes,
-        source.fitted_at,
-        source.discounts,
-    )
+    return f"no prior is shipped for {target}@{k}, only for {ANY_AT_10.target}@{ANY_AT_10.k}"
 
 
 # ---- The claims of a strategy.
@@ -165,11 +162,13 @@ def state_rates(
     with outcomes. `group_at_fit` maps query ids to groups at the time of the fit, which select the
     fit without the question: the groups of the gold may have changed since.
     """
-    texts, groups = variants["text"].tolist(), variants["group_id"].tolist()
+    columns = (
+        variants[name].tolist() for name in ("query_id", "paraphrase_id", "group_id", "text")
+    )
+    queries, wordings, groups, texts = columns
     history, n_similar = similar_history(texts, groups, judged)
-    queries, wordings = variants["query_id"].tolist(), variants["paraphrase_id"].tolist()
     retrievals = zip(queries, wordings, map(int, signals["seed"]), texts, strict=True)
-    guess = with_history(signals["heuristic_v0"].to_numpy(), history)
+    guess = with_history(signals[HEURISTIC].to_numpy(), history)
     claims = pd.DataFrame(
         {
             "claim_id": [claim_id_of(source.fingerprint, *retrieval) for retrieval in retrievals],
@@ -186,18 +185,17 @@ def state_rates(
             "ci_high": np.nan,
             "status": source.status,
             "calibrator": source.calibrator,
-            "heuristic_v0": guess,
+            HEURISTIC: guess,
             "similar_judged": n_similar,
         }
     )
     if model is not None:
-        pairs = zip(queries, groups, strict=True)
-        fitted = [group_at_fit.get(query, group) for query, group in pairs]
+        fitted = [group_at_fit.get(*pair) for pair in zip(queries, groups, strict=True)]
         values = signals[list(SIGNALS)].to_numpy()
         claims["miss_rate"] = model.predict(values, SIGNALS, fitted)
         claims["ci_low"], claims["ci_high"] = model.interval(values, SIGNALS, fitted)
     failed = signals["failed"].to_numpy()
-    claims.loc[failed, ["miss_rate", "ci_low", "ci_high", "heuristic_v0"]] = np.nan
+    claims.loc[failed, ["miss_rate", "ci_low", "ci_high", HEURISTIC]] = np.nan
     claims.loc[failed, "status"] = "absent"
     return CLAIMS.check(claims)
 
@@ -230,19 +228,18 @@ def record_judged(
 
 
 def _make_outcomes(claims: pd.DataFrame, signals: pd.DataFrame) -> list[RetrievalOutcome]:
-    names = ["claim_id", "query_id", "group_id", "strategy", "strategy_fingerprint", "target", "k"]
-    # Outcomes limit signals to MAX_NUMBER. A retriever may return scores so large that ratios of
-    # scores exceed the limit.
+    names = "claim_id query_id group_id strategy strategy_fingerprint target k missed".split()
+    # Outcomes limit signals to MAX_NUMBER, and ratios of the scores of a retriever may exceed it.
     rows = np.clip(signals[list(SIGNALS)].to_numpy(), -MAX_NUMBER, MAX_NUMBER).tolist()
     now = dt.datetime.now(dt.UTC)
     return [
         new_outcome(
-            **{name: claim[name] for name in (*names, "missed")},
+            **{name: claim[name] for name in names},
             gold_source=QRELS,
             inclusion_probability=1.0,
             signals={
-                signal: None if math.isnan(value) else value
-                for signal, value in zip(SIGNALS, row, strict=True)
+                name: None if math.isnan(value) else value
+                for name, value in zip(SIGNALS, row, strict=True)
             },
             shown=Shown(
                 value=claim["miss_rate"], status=claim["status"], calibrator=claim["calibrator"]
@@ -255,10 +252,7 @@ def _make_outcomes(claims: pd.DataFrame, signals: pd.DataFrame) -> list[Retrieva
 
 # ---- The miss rates of a strategy in the report: observed, and as stated.
 
-NONE_JUDGED: Final = "no question with a stated miss rate can be judged"
 NOT_EARNED: Final = "the stated miss rates are {status}, so their mean is not shown"
-SHOWN: Final = frozenset({*DISCOUNTING, "prior"})
-"""Statuses whose mean stated miss rate is shown, beside the status."""
 
 
 def describe_rates(
@@ -274,46 +268,45 @@ def describe_rates(
 
     `judged` has the claims that the gold judges, and `added` counts their new outcomes.
     """
-    judgements, k = judge_runs(runs, name), runs.config.uncertainty.k
-    observed = {}
-    for target in TARGETS:
-        missed = judgements.missed(target, k)[:, None]
-        labels, level = [f"{target}_at_{k}"], runs.config.level
-        # A question without gold cannot be missed, even by a failed retrieval.
-        record = runs.aggregate(name, labels, missed, level, failed_value=1.0)[0]
-        none_judged = None if record.n_scored else "no question of this gold set can be judged"
-        observed[target] = figure_of(record, none_judged)
-    with_rate = claims[claims["miss_rate"].notna()]
+    judgements, k, level = judge_runs(runs, name), runs.config.uncertainty.k, runs.config.level
+    missed = np.column_stack([judgements.missed(target, k) for target in TARGETS])
+    labels = [f"{target}_at_{k}" for target in TARGETS]
+    # A question without gold cannot be missed, even by a failed retrieval.
+    records = runs.aggregate(name, labels, missed, level, failed_value=1.0)
+    nothing = "no question of this gold set can be judged"
+    has_rate = claims["miss_rate"].notna()
+    stated: Figure | Absent = Absent(reason=NOT_EARNED.format(status=source.status))
+    if source.status in {*DISCOUNTING, "prior"}:
+        usable = claims[has_rate & claims["query_id"].isin(judged["query_id"])]
+        stated = _mean_stated(usable, runs.gold.named_gold, source.status)
     return StrategyMissRates(
         fingerprint=source.fingerprint,
         status=source.status,
         calibrator=source.calibrator,
         n_claims=len(claims),
-        n_absent=len(claims) - len(with_rate),
-        observed=observed,
-        stated=_mean_stated(with_rate, judged, runs.gold.named_gold, source.status)
-        if source.status in SHOWN
-        else Absent(reason=NOT_EARNED.format(status=source.status)),
+        n_absent=int((~has_rate).sum()),
+        observed={
+            target: figure_of(record, None if record.n_scored else nothing)
+            for target, record in zip(TARGETS, records, strict=True)
+        },
+        stated=stated,
         outcomes=added,
         **({"reason": source.reason} if source.reason else {}),
     )
 
 
-def _mean_stated(
-    claims: pd.DataFrame, judged: pd.DataFrame, gold: NamedGold, status: Status
-) -> Figure | Absent:
+def _mean_stated(claims: pd.DataFrame, gold: NamedGold, status: Status) -> Figure | Absent:
     """Average the claims of the judged questions.
 
     The interval of a `prior` is the mean of the claims' bounds. They hold the spread of levels
     between collections, which is common to all questions and far wider than their own spread.
     """
-    usable = claims[claims["query_id"].isin(judged["query_id"])]
-    if usable.empty:
-        return Absent(reason=NONE_JUDGED)
-    query, names = pd.factorize(usable["query_id"])
+    if claims.empty:
+        return Absent(reason="no question with a stated miss rate can be judged")
+    query, names = pd.factorize(claims["query_id"])
     columns = ["miss_rate", "ci_low", "ci_high"]
     shared = gold.of(names.tolist())
-    mean, low, high = aggregate(columns, usable[columns].to_numpy(), shared, query_of=query)
+    mean, low, high = aggregate(columns, claims[columns].to_numpy(), shared, query_of=query)
     figure = figure_of(mean)
     if status != "prior":
         return figure
@@ -395,7 +388,7 @@ def weigh_answers(
             synthesis = groundedness_confidence(float(value) if is_scored else None)
         else:
             synthesis = reported_confidence(answer.confidence if answered else None, answer.mode)
-        miss = read_miss_rate(rows[query], source)
+        miss = source.read_rate(rows[query])
         of_others = right_of_group.get(gold.group_of[query], right)
         by_query[query] = {
             "synthesis_confidence": synthesis,

@@ -1,13 +1,9 @@
-"""Compare strategies by their misses and by the quality of their miss rates, on the same queries.
-
-This file holds the figures of each strategy, and the differences of each pair with interval and
-adjusted p.
-"""
+"""Compare strategies by their misses and the quality of their miss rates, on the same queries."""
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, get_args
+from collections.abc import Mapping, Sequence
+from typing import Final, get_args
 
 import numpy as np
 import pandas as pd
@@ -35,8 +31,6 @@ from rag_eval.uncertainty.miss_rate_report import (
 )
 from rag_eval.uncertainty.validation import finite, mean_figure
 
-_ROUNDING: Final = 1e-12
-
 
 @dataclasses.dataclass(frozen=True)
 class Misses:
@@ -63,33 +57,17 @@ class Misses:
         Skill is ``1 - E / B`` with the mean squared error E and ``B = m (1 - m)``, the error of a
         forecaster who knows the miss rate m beforehand: the hardest constant reference to beat.
         Each value is the skill plus the influence of the query on it, so their mean has the
-        uncertainty of the skill. All are NaN where all or none missed.
-
-        Hampel (1974), JASA 69:383-393.
+        uncertainty of the skill (Hampel 1974, JASA 69:383-393). NaN where all or none missed.
         """
         error = self.squared_error if rows is None else np.where(rows, self.squared_error, np.nan)
         has_error = ~np.isnan(error)
         n = max(int(has_error.sum()), 1)
         mean, rate = error[has_error].sum() / n, self.missed[has_error].sum() / n
         base = rate * (1 - rate)
-        if base <= _ROUNDING:
+        if base <= 1e-12:  # noqa: PLR2004 - rounding
             return np.full(len(error), np.nan)
         of_rate = mean * (1 - 2 * rate) / base**2
         return np.asarray(1 - error / base + of_rate * (self.missed - rate))
-
-
-def compare(strategies: Sequence[Misses], gold: SharedGold) -> MissComparison:
-    """Compare every pair of two or more strategies on the same queries, in the order given.
-
-    `gold` is that of the n queries.
-    """
-    pairs = itertools.combinations(strategies, 2)
-    rows = [row for a, b in pairs for row in _compare_values(a, b, gold)]
-    return MissComparison(
-        strategies=[_describe(entry, gold) for entry in strategies],
-        differences=_adjust(rows),
-        n=len(gold),
-    )
 
 
 def compare_stated(
@@ -103,108 +81,90 @@ def compare_stated(
     """
     if len(claims_of) < 2:  # noqa: PLR2004 - a pair
         return None, f"{len(claims_of)} strategies have enough outcomes; a comparison needs two"
-    queries, columns = runs.gold.queries["query_id"], ["missed", "predicted", "heuristic_v0"]
     fitted = predictions.set_index("claim_id")[["missed", "predicted"]].astype(float)
     fitted, parts = fitted.where(fitted["predicted"].notna()), dict[str, pd.DataFrame]()
     for name, claims in claims_of.items():
-        frame = original_claims(claims, runs, name).set_index("claim_id")
-        of_fit = fitted.reindex(frame.index)
-        frame = frame.assign(missed=of_fit["missed"], predicted=of_fit["predicted"])
-        parts[name] = frame.set_index("query_id").reindex(queries)[columns]
+        original = original_claims(claims, runs, name)[["claim_id", "query_id", "heuristic_v0"]]
+        frame = original.join(fitted, on="claim_id").set_index("query_id")
+        parts[name] = frame.reindex(runs.gold.queries["query_id"])
     common = np.all([part["missed"].notna().to_numpy() for part in parts.values()], axis=0)
     if not common.any():
         return None, "no question was judged for every strategy"
+    columns = ["missed", "predicted", "heuristic_v0"]
     misses = [
-        Misses(name, *(part[column].to_numpy(dtype=np.float64)[common] for column in columns))
+        Misses(name, *part.loc[common, columns].to_numpy(dtype=np.float64).T)
         for name, part in parts.items()
     ]
     return compare(misses, runs.gold.shared.take(common)), ""
 
 
-def _describe(entry: Misses, gold: SharedGold) -> ComparedStrategy:
-    return ComparedStrategy(
-        name=entry.name,
-        observed=mean_figure(entry.missed, gold),
-        raw=mean_figure(entry.raw, gold),
-        calibrated=mean_figure(entry.calibrated, gold),
-        brier=mean_figure(entry.squared_error, gold),
-        skill=mean_figure(entry.skills(), gold, unit_range=False),
-    )
+def compare(strategies: Sequence[Misses], gold: SharedGold) -> MissComparison:
+    """Compare every pair of two or more strategies on the same queries, in the order given.
 
-
-def _adjust(rows: list[MissDifference]) -> list[MissDifference]:
-    """Adjust p over all pairs, separately for each measure.
-
-    The measures answer different questions, and estimated miss rates nearly always differ.
+    `gold` is that of the n queries. p is adjusted over all pairs, separately for each measure: the
+    measures answer different questions, and estimated miss rates nearly always differ.
     """
-    adjusted = list(rows)
+    pairs = itertools.combinations(strategies, 2)
+    rows = [row for a, b in pairs for row in _compare_pair(a, b, gold)]
     for measure in get_args(MissMeasure):
         places = [at for at, row in enumerate(rows) if row.measure == measure]
         # NumPy turns None into NaN.
-        values = holm(np.array([rows[at].p for at in places], dtype=np.float64))
-        for at, p in zip(places, values, strict=True):
-            adjusted[at] = MissDifference(**{**dict(rows[at]), "p_holm": finite(p)})
-    return adjusted
+        adjusted = holm(np.array([rows[at].p for at in places], dtype=np.float64))
+        for at, p in zip(places, adjusted, strict=True):
+            rows[at] = MissDifference(**{**dict(rows[at]), "p_holm": finite(p)})
+    figures = [
+        ComparedStrategy(
+            name=entry.name,
+            observed=mean_figure(entry.missed, gold),
+            raw=mean_figure(entry.raw, gold),
+            calibrated=mean_figure(entry.calibrated, gold),
+            brier=mean_figure(entry.squared_error, gold),
+            skill=mean_figure(entry.skills(), gold, unit_range=False),
+        )
+        for entry in strategies
+    ]
+    return MissComparison(strategies=figures, differences=rows, n=len(gold))
 
 
-def _compare_values(a: Misses, b: Misses, gold: SharedGold) -> list[MissDifference]:
+def _compare_pair(a: Misses, b: Misses, gold: SharedGold) -> list[MissDifference]:
     """Compare all measures of the queries; skills on the queries that have all four values."""
     shared = ~np.isnan(a.squared_error + b.squared_error)
-    columns: dict[MissMeasure, tuple[FloatArray, FloatArray]] = {
-        "observed": (a.missed, b.missed),
-        "raw": (a.raw, b.raw),
-        "calibrated": (a.calibrated, b.calibrated),
-        "brier": (a.squared_error, b.squared_error),
-        "skill": (a.skills(shared), b.skills(shared)),
-    }
-    left, right = (np.column_stack([pair[side] for pair in columns.values()]) for side in (0, 1))
-    paired = paired_comparison(
-        left,
-        right,
-        gold,
-        higher_is_better=False,
-        unit_range=[measure != "skill" for measure in columns],
+    left, right = (
+        np.column_stack(
+            [one.missed, one.raw, one.calibrated, one.squared_error, one.skills(shared)]
+        )
+        for one in (a, b)
     )
+    unit_range = [measure != "skill" for measure in get_args(MissMeasure)]
+    paired = paired_comparison(left, right, gold, higher_is_better=False, unit_range=unit_range)
     *_, n_errors, _ = (paired.n_better + paired.n_worse).tolist()
     if n_errors < FEW_DIFFERING:
         # Too few differing queries would give a skill a false interval without width.
         for figures in (paired.ci_low, paired.ci_high, paired.p, paired.minimum_detectable):
             figures[-1] = np.nan
-    both, rows = ~np.isnan(left - right), []
-    for at, (measure, n) in enumerate(zip(columns, both.sum(axis=0).tolist(), strict=True)):
-        delta = CountedInterval(
-            value=finite(paired.delta[at]),
-            low=finite(paired.ci_low[at]),
-            high=finite(paired.ci_high[at]),
-            n=n,
-            n_effective=float(paired.n_effective[at]),
-        )
-        has_counts = n and measure != "skill"
+    n_both, rows = (~np.isnan(left - right)).sum(axis=0).tolist(), []
+    for at, measure in enumerate(get_args(MissMeasure)):
+        has_counts = n_both[at] and measure != "skill"
         counts = {
             name: int(getattr(paired, name)[at]) if has_counts else None
             for name in ("n_better", "n_worse", "n_tied")
         }
-        rows.append(
-            MissDifference(
-                a=a.name,
-                b=b.name,
-                measure=measure,
-                delta=delta,
-                p=finite(paired.p[at]),
-                p_holm=None,
-                detectable=finite(paired.minimum_detectable[at]),
-                **counts,
-            )
+        delta = CountedInterval(
+            value=finite(paired.delta[at]),
+            low=finite(paired.ci_low[at]),
+            high=finite(paired.ci_high[at]),
+            n=n_both[at],
+            n_effective=float(paired.n_effective[at]),
         )
+        p, detectable = finite(paired.p[at]), finite(paired.minimum_detectable[at])
+        pair = {"a": a.name, "b": b.name, "measure": measure, "delta": delta}
+        rows.append(MissDifference(**pair, p=p, p_holm=None, detectable=detectable, **counts))
     return rows
 
 
 # ---- Observed misses of both targets at every cutoff, and their paired differences.
 
 NONE_JUDGED: Final = "no question of this gold set can be judged"
-MISSES: Final[tuple[BinaryTarget, ...]] = get_args(BinaryTarget)
-Cells: TypeAlias = Sequence[tuple[BinaryTarget, int]]
-"""Targets, each with its K."""
 
 
 def observe_misses(runs: RankedRuns) -> tuple[list[ObservedMisses], list[MissPair]]:
@@ -213,39 +173,25 @@ def observe_misses(runs: RankedRuns) -> tuple[list[ObservedMisses], list[MissPai
     A failed retrieval misses. A question counts by its mean over wordings and seeds, and a pair is
     compared on the wordings that both strategies were run on.
     """
-    cells = list(itertools.product(MISSES, cutoffs_of(runs.config.k)))
-    missed = {name: _miss_columns(runs, name, cells) for name in runs.names}
-    figures = [row for name in missed for row in _average_misses(runs, name, missed[name], cells)]
-    return figures, _compare_misses(runs, missed, cells)
-
-
-def _average_misses(
-    runs: RankedRuns, name: str, missed: FloatArray, cells: Cells
-) -> Iterator[ObservedMisses]:
-    labels = [f"{target}_at_{k}" for target, k in cells]
-    records = runs.aggregate(name, labels, missed, runs.config.level, failed_value=1.0)
-    for (target, k), record in zip(cells, records, strict=True):
-        figure = figure_of(record, None if record.n_scored else NONE_JUDGED)
-        yield ObservedMisses(strategy=name, target=target, k=k, **dict(figure))
-
-
-def _compare_misses(
-    runs: RankedRuns, missed: Mapping[str, FloatArray], cells: Cells
-) -> list[MissPair]:
-    gold, pairs = runs.gold, list(itertools.combinations(missed, 2))
+    cells = list(itertools.product(get_args(BinaryTarget), cutoffs_of(runs.config.k)))
+    labels, level = [f"{target}_at_{k}" for target, k in cells], runs.config.level
+    missed, figures = dict[str, FloatArray](), list[ObservedMisses]()
+    for name in runs.names:
+        missed[name] = _miss_columns(runs, name, cells)
+        records = runs.aggregate(name, labels, missed[name], level, failed_value=1.0)
+        for (target, k), record in zip(cells, records, strict=True):
+            figure = dict(figure_of(record, None if record.n_scored else NONE_JUDGED))
+            figures.append(ObservedMisses(strategy=name, target=target, k=k, **figure))
+    pairs = list(itertools.combinations(missed, 2))
     if not pairs:
-        return []
-    sides: tuple[list[FloatArray], list[FloatArray]] = ([], [])
-    for pair in pairs:
-        both = runs.ran(pair[0]) & runs.ran(pair[1])
-        for name, side in zip(pair, sides, strict=True):
-            variant = runs.scores(name).variant
-            values = np.where(both[variant][:, None], missed[name], np.nan)
-            side.append(within_query(values, gold.query_of[variant], len(gold.queries)))
-    left, right = map(np.hstack, sides)
-    comparison = paired_comparison(left, right, gold.shared, higher_is_better=False)
+        return figures, []
+    left, right = (
+        np.hstack([_within_pair(runs, pair, missed[pair[side]], pair[side]) for pair in pairs])
+        for side in (0, 1)
+    )
+    comparison = paired_comparison(left, right, runs.gold.shared, higher_is_better=False)
     adjusted = holm(comparison.p)
-    return [
+    return figures, [
         MissPair.model_validate(
             {
                 **dict(zip(("a", "b", "target", "k"), (*pair, *cell), strict=True)),
@@ -259,7 +205,17 @@ def _compare_misses(
     ]
 
 
-def _miss_columns(runs: RankedRuns, name: str, cells: Cells) -> FloatArray:
+def _within_pair(runs: RankedRuns, pair: tuple[str, str], missed: FloatArray, name: str) -> FloatArray:
+    """Average the misses of each question over the wordings that both strategies were run on."""
+    variant, gold = runs.scores(name).variant, runs.gold
+    both = (runs.ran(pair[0]) & runs.ran(pair[1]))[variant]
+    values = np.where(both[:, None], missed, np.nan)
+    return within_query(values, gold.query_of[variant], len(gold.queries))
+
+
+def _miss_columns(
+    runs: RankedRuns, name: str, cells: Sequence[tuple[BinaryTarget, int]]
+) -> FloatArray:
     """Judge every run of a strategy by each (target, K), [n_runs, n_cells]; NaN = not judged."""
     judgements, scores, level = judge_runs(runs, name), runs.scores(name), runs.config.level
     columns = []

@@ -173,16 +173,14 @@ class Head(Stored):
         Raises ValueError where a signal is missing; further signals are ignored.
         """
         places = {name: place for place, name in enumerate(names)}
-        missing = [name for name in self.names if name not in places]
-        if missing:
+        if missing := [name for name in self.names if name not in places]:
             raise ValueError(f"signals are missing: {', '.join(missing)}")
         ordered = signals[:, [places[name] for name in self.names]]
         return Scaling(self.mean, self.scale).z(ordered)
 
     def log_odds(self, signals: FloatArray, names: Sequence[str]) -> FloatArray:
         """Compute the fitted log-odds, [n]."""
-        fitted: FloatArray = self.z_scores(signals, names) @ self.coefficients
-        return fitted + self.intercept
+        return np.asarray(self.z_scores(signals, names) @ self.coefficients + self.intercept)
 
     def predict(self, signals: FloatArray, names: Sequence[str]) -> FloatArray:
         """Predict the probability of a miss, [n] in (0, 1)."""
@@ -214,8 +212,8 @@ def fit_head(
         return Head(labelled.names, *scaled, level, np.zeros(p), rate, 0.0)
     from sklearn.linear_model import LogisticRegression
 
-    z = scaled.z(labelled.signals)
-    penalty, direction = _penalty(prior, p), _direction(prior, labelled.names)
+    z, penalty = scaled.z(labelled.signals), p / SIGNALS_SD[prior is not None] ** 2
+    direction = np.zeros(p) if prior is None else prior.over(labelled.names)
     # The penalty falls on the coefficient, so a column that is c times larger has 1 / c**2 of it.
     wide = direction * np.sqrt(penalty / SLOPE_PENALTY)
     model = LogisticRegression(C=1 / penalty, solver="newton-cholesky")
@@ -227,20 +225,14 @@ def fit_head(
     return Head(labelled.names, *scaled, float(model.intercept_[0]), coefficients, rate, trust)
 
 
-def _penalty(prior: Prior | None, n_signals: int) -> float:
-    """Return the precision of each coefficient: z-scored signals share the expected variance."""
-    return n_signals / SIGNALS_SD[prior is not None] ** 2
-
-
-def _direction(prior: Prior | None, names: Sequence[str]) -> FloatArray:
-    return np.zeros(len(names)) if prior is None else prior.over(names)
-
-
 def _expected_spread(prior: Prior | None, names: Sequence[str]) -> FloatArray:
-    """Return the covariance of the coefficients before any outcome, [p, p]."""
-    direction = _direction(prior, names)
-    shared = np.outer(direction, direction) / SLOPE_PENALTY
-    return np.asarray(np.eye(len(names)) / _penalty(prior, len(names)) + shared)
+    """Return the covariance of the coefficients before any outcome, [p, p].
+
+    Z-scored signals share the expected variance.
+    """
+    shared = SIGNALS_SD[prior is not None] ** 2 / len(names)
+    direction = np.zeros(len(names)) if prior is None else prior.over(names)
+    return np.asarray(np.eye(len(names)) * shared + np.outer(direction, direction) / SLOPE_PENALTY)
 
 
 def _fit_covariance(head: Head, labelled: Labelled, *, prior: Prior | None) -> FloatArray:
@@ -302,11 +294,10 @@ ANY_AT_10: Final = Miss()
 class MissRateModel(Stored):
     """The stored estimator of one strategy's miss rate.
 
-    `head` is fitted to all outcomes and serves queries of groups without outcomes. `covariance` is
-    the covariance of its intercept and coefficients. Each fit in `folds` leaves a tenth of the
-    groups out. `fold_of_group` names the fit that did not see a group. Both are empty if nothing
-    was fitted. `prior` is the id of the prior, or empty. `n`, `groups` and `misses` count the
-    outcomes of the fit.
+    `head` is fitted to all outcomes and serves queries of groups without outcomes; `covariance` is
+    that of its intercept and coefficients. Each fit in `folds` leaves a tenth of the groups out,
+    and `fold_of_group` names the fit that did not see a group. `prior` is the id of the prior, or
+    empty. `n`, `groups` and `misses` count the outcomes of the fit.
     """
 
     target: BinaryTarget
@@ -348,16 +339,14 @@ class MissRateModel(Stored):
         self, signals: FloatArray, names: Sequence[str], group_ids: Sequence[str] | None
     ) -> FloatArray:
         """Compute value, low and high, [3, n]."""
-        fold = np.full(len(signals), -1)
-        if group_ids is not None:
-            fold = np.array([self.fold_of_group.get(group, -1) for group in group_ids], dtype=int)
+        groups = [""] * len(signals) if group_ids is None else group_ids
+        fold = np.array([self.fold_of_group.get(group, -1) for group in groups], dtype=int)
         result = np.empty((3, len(signals)))
         for number in np.unique(fold):
             rows, head = fold == number, self.head if number < 0 else self.folds[number]
             log_odds, z = head.log_odds(signals[rows], names), head.z_scores(signals[rows], names)
             design = np.hstack([np.ones((len(z), 1)), z])
-            variance = np.einsum("ni,ij,nj->n", design, self.covariance, design)
-            reach = Z95 * np.sqrt(variance)
+            reach = Z95 * np.sqrt(np.einsum("ni,ij,nj->n", design, self.covariance, design))
             value = head.mix(sigmoid(log_odds))
             result[:, rows] = value, sigmoid(log_odds - reach), sigmoid(log_odds + reach)
         return result
@@ -433,11 +422,7 @@ def model_from_prior(
 
 
 def cross_validate(
-    labelled: Labelled,
-    *,
-    prior: Prior | None,
-    repeats: int = 20,
-    seed: int = 0,
+    labelled: Labelled, *, prior: Prior | None, repeats: int = 20, seed: int = 0
 ) -> FloatArray:
     """Predict out of fold, [repeats, n], with z-scores, fit and trust inside the fold.
 

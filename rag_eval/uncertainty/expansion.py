@@ -100,10 +100,7 @@ class CorpusWords:
 
     @cached_property
     def _basis(self) -> tuple[Float32Array, Float32Array]:
-        """Vectors of chunks and of terms by latent semantic analysis.
-
-        See Deerwester et al., JASIS 1990.
-        """
+        """Vectors of chunks and terms by latent semantic analysis (Deerwester et al., JASIS 1990)."""
         from sklearn.utils.extmath import randomized_svd
 
         weights = self.space.unit
@@ -282,10 +279,7 @@ Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
 
 
 def _best(scores: FloatArray, most: int) -> list[IntArray]:
-    """Give the columns of the highest positive scores of each row, highest first, ties by column.
-
-    Scores are rounded to six decimals, because the last bits of a product depend on its batch.
-    """
+    """Give the columns of the highest positive scores of each row, highest first, ties by column."""
     rounded = np.round(scores, 6)
     width = min(most, rounded.shape[1])
     floor = np.zeros(len(rounded))
@@ -367,10 +361,7 @@ def _affixed(run: str) -> Iterator[str]:
 
 
 def _expand_code_pattern(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add the corpus spellings of a question's identifiers and compounds: `sort_values`, `IL-6`.
-
-    Affixes are tried only on words that the corpus lacks.
-    """
+    """Add the corpus spellings of a question's identifiers and compounds: `sort_values`, `IL-6`."""
     corpus, table = context.words, context.words.table
     n_terms, frequency = corpus.space.n_terms, corpus.space.frequency
     added = []
@@ -406,10 +397,7 @@ Terms in fewer than LEAST_CHUNKS chunks share chunks with many terms by chance.
 def _add_relatives(
     context: ExpansionContext, which: IntArray, *, upwards: bool
 ) -> list[str | None]:
-    """Add terms that subsume the question's terms (`upwards`), or terms that these subsume.
-
-    Terms nearest to the related term and to the whole question come first.
-    """
+    """Add terms that subsume the question's terms (`upwards`), or terms that these subsume."""
     from scipy.sparse import csr_array
 
     corpus, asked_terms = context.words, context.batch.known[which]
@@ -443,10 +431,7 @@ MOST_CONTRASTS, MOST_REPEATED = 2, 3
 
 
 def _expand_negative_sampling(context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Add words that set the other chunks apart from the group at the top of the list.
-
-    The expansion helps if the group at the top does not answer the question.
-    """
+    """Add words that set the other chunks apart from the group at the top of the list."""
     from scipy.sparse import csr_array
 
     corpus, asked_terms = context.words, context.batch.known[which]

@@ -31,11 +31,7 @@ HISTORY, HISTORY_WEIGHT = 0.3, 0.3
 def _read_parts(
     similarity: FloatArray, has_chunk: BoolArray, n_words: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Compute tail density, near_threshold term and complexity of each retrieval, [n] each.
-
-    `similarity` [n, k] are scores in [0, 1] where `has_chunk`. `n_words` [n] counts the distinct
-    content words of each question.
-    """
+    """Compute tail density, near_threshold term and complexity of each retrieval, [n] each."""
     below, count = has_chunk & (similarity < HIGH), has_chunk.sum(axis=1)
     in_tail, near = ((below & part).sum(axis=1) for part in (similarity >= LOW, similarity > LOW))
     density = np.where(count > 0, in_tail / np.maximum(count, 1), DENSEST)

@@ -26,10 +26,7 @@ MISSED: Final = schema(
 )
 STEPS: Final = ("lexical", "vector", "ranked", "final")
 SearchSteps = Callable[[str, IntArray], Mapping[str, Ranking]]
-"""Function that searches wordings (rows of variants) by a strategy again; the lists by step.
-
-Without lists, only the list of the run is known.
-"""
+"""Function that searches wordings (rows of variants) by a strategy again; the lists by step."""
 
 
 def trace_misses(
@@ -78,21 +75,11 @@ def _rank_first(runs: RankedRuns, name: str, lists: Ranking, variant: IntArray) 
 
 
 def _lost_by(ranks: Mapping[str, FloatArray]) -> list[str]:
-    """Name the last step that moved the gold out of the first ALWAYS_K ranks.
-
-    Gold that no step had among them was lost by the cutoff, or by retrieval if no list has it.
-    """
+    """Name the last step that moved the gold out of the first ALWAYS_K ranks."""
     best = np.fmin(ranks["lexical"], ranks["vector"])
-    ranked = np.stack([best, *(ranks[step] for step in STEPS[2:])])
-    lost: list[str] = np.select(
-        [
-            ranks["ranked"] <= ALWAYS_K,
-            best <= ALWAYS_K,
-            np.isfinite(ranked).any(axis=0),
-        ],
-        ["rerank", "fusion", "cutoff"],
-        "retrieval",
-    ).tolist()
+    ranked = np.stack([best, ranks["ranked"], ranks["final"]])
+    moved = [ranks["ranked"] <= ALWAYS_K, best <= ALWAYS_K, np.isfinite(ranked).any(axis=0)]
+    lost: list[str] = np.select(moved, ["rerank", "fusion", "cutoff"], "retrieval").tolist()
     return lost
 
 
@@ -112,28 +99,23 @@ def describe_miss(row: Mapping[Any, Any]) -> str:
 at 10 lost it.'
     """
     rank = {step: int(row[step]) for step in STEPS if row[step] == row[step]}  # NaN differs
-    below, final = f"below {row['ranked_depth']}", rank.get("final")
-    lists = [f"{words} at {rank[step]}" for step, words in _LISTS.items() if step in rank]
-    lacking = [words for step, words in _LISTS.items() if step not in rank]
-    if row["lost"] == "retrieval":
-        clauses = [
-            f"no list had it in its first {row['depth']}" if row["depth"] else "no list had it"
-        ]
-    elif lists:
-        lists += [f"{words} below {row['depth']}" for words in lacking]
-        clauses = [", ".join(lists).replace(" at ", " had it at ", 1)]
-        clauses.append(f"fusion moved it {_place(rank.get('ranked'), below)}")
+    ranked, final, lost = rank.get("ranked"), rank.get("final"), row["lost"]
+    below, depth = f"below {row['ranked_depth']}", row["depth"]
+    lists = sorted(_LISTS, key=lambda step: step not in rank)
+    if lost == "retrieval":
+        clauses = [f"no list had it in its first {depth}" if depth else "no list had it"]
+    elif lists[0] in rank:
+        places = [f"at {rank[step]}" if step in rank else f"below {depth}" for step in lists]
+        first, second = (f"{_LISTS[step]} {{}}{at}" for step, at in zip(lists, places, strict=True))
+        clauses = [f"{first.format('had it ')}, {second.format('')}"]
+        clauses.append(f"fusion moved it {below if ranked is None else f'to {ranked}'}")
     else:
-        clauses = [f"its list had it at {rank.get('ranked', final)}"]
-    if rank.get("ranked", final) != final:
-        clauses.append(f"the rerank moved it {_place(final, below)}")
-    if row["lost"] == "cutoff":
+        clauses = [f"its list had it at {final if ranked is None else ranked}"]
+    if ranked is not None and ranked != final:
+        clauses.append(f"the rerank moved it {below if final is None else f'to {final}'}")
+    if lost == "cutoff":
         clauses.append(f"the cut-off at {ALWAYS_K} lost it")
-    elif row["lost"] in {"fusion", "rerank"}:
+    elif lost in {"fusion", "rerank"}:
         clauses[-1] += " and lost it"
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _place(rank: int | None, below: str) -> str:
-    return below if rank is None else f"to {rank}"

@@ -172,11 +172,7 @@ def read_claims(
 def _read_traffic(
     paths: Sequence[Path], problems: ProblemList, warnings: ProblemList
 ) -> Iterator[tuple[Path, int, Line, RecordedOutput | None]]:
-    """Yield lines of claims with their places, and the recorded output that a line is made of.
-
-    Of a document that occurs twice, a line keeps the best rank. The words of the question name it,
-    so that equal questions of a day are one question.
-    """
+    """Yield lines of claims with their places, and the recorded output that a line is made of."""
     together: dict[str, list[Path]] = {}
     for path in paths:
         kind = find_kind(path)
@@ -301,10 +297,7 @@ def _make_outcomes(
     defaults: Line | None = None,
     file: str | None = None,
 ) -> list[RetrievalOutcome]:
-    """Complete lines from their claims, their draws and the default values.
-
-    Faults become problems, and a line with a fault gives no outcome.
-    """
+    """Complete lines from their claims, their draws and the default values."""
     ids = {name for _, row in rows if isinstance(name := row.get("claim_id"), str)}
     traffic = TrafficStore(sql)
     claims, draws = traffic.by_id(ids), traffic.find_drawn(ids)

@@ -367,10 +367,7 @@ def _candidates(evidence: Evidence) -> dict[str, FloatArray]:
 
 
 def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
-    """Compute `same_document`: the share of the first K in the document of the first chunk.
-
-    NaN without a retrieved chunk, and if no document has several chunks.
-    """
+    """Compute `same_document`: the share of the first K in the document of the first chunk."""
     document, rows = evidence.batch.document, evidence.batch.rows[:, : evidence.k]
     # the largest code + 1 is the number of documents
     if document is None or not rows.shape[1] or document.max(initial=-1) + 1 == len(document):
@@ -382,11 +379,7 @@ def _clustering(evidence: Evidence) -> dict[str, FloatArray]:
 
 
 def _coherence(evidence: Evidence) -> dict[str, FloatArray]:
-    """Compute `coherence`: the mean cosine of all pairs of the first ten chunks.
-
-    The cosine is of vectors, or of tf-idf terms if the strategy has no vectors. It is NaN for fewer
-    than two chunks.
-    """
+    """Compute `coherence`: the mean cosine of all pairs of the first ten chunks."""
     from scipy.sparse import csr_array
 
     space, vectors, n = evidence.space, evidence.batch.chunk_vectors, evidence.n

@@ -175,11 +175,7 @@ def base_rate_losses(missed: BoolArray, group: IntArray, weight: FloatArray) -> 
 
 
 def _placements(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
-    """Compute the weighted share of the other kind that is ranked right against each outcome, [n].
-
-    A miss should be above hits, and a hit below misses. Ties count half. NaN where the other kind
-    is absent. The weighted mean over the misses is the AUROC.
-    """
+    """Compute the weighted share of the other kind that is ranked right against each outcome, [n]."""
     order = np.argsort(predicted, kind="stable")
     value, inverse = np.unique(predicted[order], return_inverse=True)
     result = np.empty(len(predicted))
@@ -317,11 +313,7 @@ def ece(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatAr
 def _reliability(
     predicted: FloatArray, missed: BoolArray, weight: FloatArray, calibrated: Sequence[BoolArray]
 ) -> dict[CurveKey, list[float]]:
-    """Compute the reliability diagram in bins of equal mass, in rising order, with its band.
-
-    For calibrated predictions, the consistency band of a bin holds 95 % of the observed rates.
-    `calibrated` are blocks of `_calibrated_outcomes`, with the correlation inside groups.
-    """
+    """Compute the reliability diagram in bins of equal mass, in rising order, with its band."""
     bins = equal_mass_bins(predicted, weight)
     mass = _sum_by_bin(weight, bins)
     drawn = np.concatenate([_sum_by_bin(block * weight, bins) for block in calibrated]) / mass

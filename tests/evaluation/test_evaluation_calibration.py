@@ -3,26 +3,14 @@
 import missing_project as made
 import pytest
 from cli_project import jsonl
-from missing_project import (
-    audit,
-    bring,
-    calibrated,
-    call,
-    first_claims,
-    opened,
-    opened_index,
-)
+from missing_project import audit, bring, calibrated, call, first_claims, opened, opened_index
 from pydantic import SecretStr
 
 from rag_eval.core.errors import InputError
 from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateCalibration
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.storage.home import Home
-from rag_eval.uncertainty.calibrators import (
-    Outcomes,
-    accepted_calibrator,
-    read_calibrator,
-)
+from rag_eval.uncertainty.calibrators import Outcomes, accepted_calibrator, read_calibrator
 from rag_eval.uncertainty.miss_rate_report import StrategyCalibration
 from rag_eval.uncertainty.outcomes import question_id
 from rag_eval.uncertainty.status import Series

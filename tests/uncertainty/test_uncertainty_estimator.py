@@ -142,12 +142,7 @@ def test_undefined_signals_are_average_and_extremes_clipped():
 
 def _prior(coefficients=None):
     coefficients = np.full(P, 0.4) if coefficients is None else coefficients
-    return Prior(
-        tuple(f"s{i}" for i in range(len(coefficients))),
-        tuple(coefficients),
-        -0.5,
-        1.0,
-    )
+    return Prior(tuple(f"s{i}" for i in range(len(coefficients))), tuple(coefficients), -0.5, 1.0)
 
 
 def _query():
