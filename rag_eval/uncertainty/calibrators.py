@@ -23,7 +23,7 @@ from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import open_store
 from rag_eval.uncertainty.estimator import MissRateModel, Stored
 from rag_eval.uncertainty.heuristic import JudgedTexts
-from rag_eval.uncertainty.outcomes import OUTCOMES_TABLE, OutcomeStore, fit_rows, frame_of
+from rag_eval.uncertainty.outcomes import OUTCOMES_TABLE, OutcomeStore, fit_rows
 from rag_eval.uncertainty.status import Series
 
 # ---- The table of outcomes.
@@ -72,19 +72,16 @@ class Outcomes:
             )
         return bool(n_all > n_by_gold)
 
-    def fitting(self, config: GoldSetConfig, fingerprint: str) -> pd.DataFrame:
-        """Read the outcomes of a strategy that may fit: claim_id, query_id, missed, weight."""
-        spec, columns = config.uncertainty, ["claim_id", "query_id", "missed", "weight"]
-        where = {"strategy_fingerprint": fingerprint, "target": spec.target, "k": spec.k}
-        frame = frame_of([]) if self.store is None else self.store.current(**where)
-        return fit_rows(frame)[columns].sort_values("claim_id", ignore_index=True)
-
     def judged_texts(
         self, config: GoldSetConfig, fingerprint: str, queries: pd.DataFrame
     ) -> JudgedTexts:
         """Read the judged ones of `queries`, the histories that other questions may have."""
-        rows = self.fitting(config, fingerprint)
-        rows = rows.assign(misses=rows["weight"] * rows["missed"])
+        spec = config.uncertainty
+        where = {"strategy_fingerprint": fingerprint, "target": spec.target, "k": spec.k}
+        if self.store is None:
+            return JudgedTexts([], [], np.zeros(0))
+        rows = fit_rows(self.store.current(**where)).sort_values("claim_id")
+        rows["misses"] = rows["weight"] * rows["missed"]
         sums = rows.groupby("query_id")[["misses", "weight"]].sum()
         asked = queries[queries["query_id"].isin(sums.index)]
         sums = sums.loc[asked["query_id"]]
@@ -110,8 +107,8 @@ class Accepted(BaseModel):
 
 
 def _identify(body: Mapping[str, object]) -> str:
-    """Hash a calibrator without its creation time."""
-    left_out = {"calibrator_id", "fitted_at", "fitted_until"}  # the last one in older homes
+    """Hash a calibrator without its times; older homes have `fitted_until`."""
+    left_out = {"calibrator_id", "fitted_at", "fitted_until"}
     return digest({key: value for key, value in body.items() if key not in left_out}, 32)
 
 
@@ -178,9 +175,8 @@ CALIBRATOR_VERSION = 2
 class KeptCalibrator(Stored):
     """The parts of a stored calibrator that later runs use.
 
-    `gold_sources` counts the outcomes of the fit by their judge. `group_of_query` holds
-    the groups at the time of the fit. `discounts` says whether answers may be discounted by its
-    miss rates.
+    `gold_sources` counts the outcomes of the fit by their judge. `group_of_query` holds the groups
+    at the time of the fit. `discounts` says whether answers may be discounted by its miss rates.
     """
 
     model: MissRateModel
@@ -192,11 +188,9 @@ class KeptCalibrator(Stored):
 
 @dataclasses.dataclass(frozen=True)
 class CalibratorInUse:
-    """The calibrator for the claims of a strategy.
+    """The calibrator for the claims of a strategy; an empty id and no `body` without one.
 
-    `calibrator_id` is empty without an accepted calibrator. `status` is the status that the
-    calibrator has earned; `stale` when it belongs to another fingerprint. `body` is the stored
-    calibrator; None without one or when it belongs to another fingerprint.
+    `status` is what it has earned, or `stale` without `body` when it is of another fingerprint.
     """
 
     calibrator_id: str

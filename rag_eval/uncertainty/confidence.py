@@ -181,10 +181,9 @@ def compose(how: Literal["sequence", "all_of", "any_of"], /, **parts: Confidence
 class MissRate:
     """The stated probability that a retrieval missed, with its status, target, K and gold source.
 
-    `value` is None without an estimate, and the interval is None if unknown. `gold_source` is None
-    without outcomes, `measured_at` without a fit. `calibrator` is the id of the calibrator
-    or of the prior, or `heuristic_v0`. It was fitted on `n_outcomes`. `discounts` says whether the
-    calibrator was better than the base rate, so that answers may be discounted.
+    None: no estimate, no interval, no outcomes (`gold_source`), no fit (`measured_at`). `calibrator`
+    is the id of the calibrator or of the prior, or `heuristic_v0`. `discounts` says whether it was
+    better than the base rate, so that answers may be discounted.
     """
 
     value: float | None
@@ -235,18 +234,15 @@ def retrieval_confidence(miss: MissRate) -> Confidence:
 def groundedness_confidence(groundedness: float | None) -> Confidence:
     """Compute the synthesis confidence of a deterministic answer: the mean groundedness.
 
-    `groundedness` is the mean over the answer's sentences. It is None for an answer without
-    sentences, and then the confidence is absent.
+    It is absent for an answer without sentences (None).
     """
     if groundedness is None:
         return Absent(reason="not_applicable")
-    counted = Deterministic(
-        value=groundedness,
-        reason=(
-            "counted: idf-weighted share of each sentence's words found in the evidence, "
-            "mean over sentences"
-        ),
+    reason = (
+        "counted: idf-weighted share of each sentence's words found in the evidence, mean over"
+        " sentences"
     )
+    counted = Deterministic(value=groundedness, reason=reason)
     formula = "mean groundedness of the answer's sentences"
     return Derived(value=groundedness, formula=formula, inputs={"groundedness": counted})
 
@@ -279,9 +275,8 @@ def calibrated_confidence(
 ) -> Confidence:
     """Compute the confidence to act on; it is absent until the miss rate may discount answers.
 
-    `right_when_missed` is c0, the measured share of right answers among questions whose retrieval
-    missed. With c0 the confidence is c (1 - m) + c0 m. Here c is `synthesis`, the confidence in the
-    answer given its evidence, and m is the miss rate.
+    It is c (1 - m) + c0 m: c is `synthesis`, m the miss rate, and c0 `right_when_missed`, the
+    measured share of right answers among questions whose retrieval missed, if known.
     """
     if miss.value is None or miss.status not in DISCOUNTING or not miss.discounts:
         return Absent(reason="uncalibrated")
@@ -347,35 +342,25 @@ class Gap:
 
 
 COVERAGE_SIGNAL: Final = "cover_union"
-"""Signal of the coverage estimate: share of the question's words, weighted by rarity, in the top K.
-"""
+"""Signal of the coverage estimate."""
 EXPANSION: Final = (
-    "original",
-    "expanded",
-    "strategy",
-    "result_count",
-    "unique_result_count",
-    "found_unique_results",
+    "original expanded strategy result_count unique_result_count found_unique_results".split()
 )
 UNCALIBRATED: Final = Absent(reason="uncalibrated")
 NO_INTERVAL: Final = "the estimator of this value has no interval"
 NO_GAPS: Final = "the retriever returned its own units, which the corpus does not describe"
 Line = dict[str, object]
 """A JSON object."""
-END_MARKS: Final = tuple(".!?。！？")
 READ_CHARS, SUMMARY_CHARS = 600, 120
 """Number of characters of a document in which its first sentence is sought, and of the summary."""
 
 
 @functools.lru_cache(maxsize=100_000)
 def summarize(text: str) -> str:
-    """Give the first sentence of a text, masked and cut.
-
-    A heading has no end mark, so it is taken only if no sentence has an end mark.
-    """
+    """Give the first sentence with an end mark, else a heading, masked and cut."""
     masked = masked_text(text[:READ_CHARS])
     sentences = [masked[start:end] for start, end in spans(masked)] or [""]
-    whole = (sentence for sentence in sentences if sentence[-1:] in END_MARKS)
+    whole = (sentence for sentence in sentences if sentence[-1:] in tuple(".!?。！？"))
     return snippet(next(whole, sentences[0]), SUMMARY_CHARS)
 
 

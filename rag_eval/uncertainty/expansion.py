@@ -57,12 +57,8 @@ class CorpusWords:
         counts: Counter[str] = Counter()
         for text in self.table.texts:
             counts.update(words(text))
-        usable = {
-            word: count
-            for word, count in counts.items()
-            if len(word) <= MAX_WORD_CHARS and word not in STOP_WORDS
-        }
-        ranked = sorted(usable, key=lambda word: (-usable[word], word))
+        short = {word for word in counts if len(word) <= MAX_WORD_CHARS} - STOP_WORDS
+        ranked = sorted(short, key=lambda word: (-counts[word], word))
         surface = [""] * self.space.n_terms
         for word, row in zip(ranked, self.table.query_terms(ranked), strict=True):
             if len(row) == 1 and row[0] < len(surface) and not surface[row[0]]:
@@ -81,12 +77,10 @@ class CorpusWords:
     @cached_property
     def addable(self) -> BoolArray:
         """Whether a term may be added, [n_terms]: it has letters, and is not too common or rare."""
-        has_letters = [len(word) > 1 and not word.isdecimal() for word in self.surface]
-        frequency = self.space.frequency
-        most = max(COMMON_SHARE * self.space.n_chunks, RARE_CHUNKS)
-        return np.asarray(
-            np.array(has_letters, dtype=bool) & (frequency >= RARE_CHUNKS) & (frequency <= most)
-        )
+        lettered = [len(word) > 1 and not word.isdecimal() for word in self.surface]
+        frequency, most = self.space.frequency, COMMON_SHARE * self.space.n_chunks
+        in_range = (frequency >= RARE_CHUNKS) & (frequency <= max(most, RARE_CHUNKS))
+        return np.asarray(np.array(lettered, dtype=bool) & in_range)
 
     @cached_property
     def addable_terms(self) -> IntArray:
@@ -100,7 +94,7 @@ class CorpusWords:
 
     @cached_property
     def _basis(self) -> tuple[Float32Array, Float32Array]:
-        """Vectors of chunks and terms by latent semantic analysis (Deerwester et al., JASIS 1990)."""
+        """Vectors of chunks and terms by latent semantic analysis (Deerwester et al., 1990)."""
         from sklearn.utils.extmath import randomized_svd
 
         weights = self.space.unit
@@ -216,11 +210,11 @@ def _write_prompt(kind: SuggestionKind, question: str, snippets: Sequence[str]) 
 
 def _read_suggestion(kind: SuggestionKind, question: str, reply: str) -> str | None:
     """Read the expanded question from a reply; None if the reply is unusable or adds nothing."""
-    if len(reply) > MAX_REPLY_CHARS:
-        return None
-    fenced = _FENCE.match(reply)
+    fenced = _FENCE.match(reply[:MAX_REPLY_CHARS])
     try:
-        value = json.loads(fenced[1] if fenced else reply)
+        value = (
+            json.loads(fenced[1] if fenced else reply) if len(reply) <= MAX_REPLY_CHARS else None
+        )
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
@@ -280,18 +274,13 @@ Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
 
 def _best(scores: FloatArray, most: int) -> list[IntArray]:
     """Give the columns of the highest positive scores of each row, highest first, ties by column."""
-    rounded = np.round(scores, 6)
-    width = min(most, rounded.shape[1])
-    floor = np.zeros(len(rounded))
-    if width:
-        floor = np.partition(rounded, rounded.shape[1] - width, axis=1)[:, -width]
-    columns = [
-        np.flatnonzero((row >= low) & (row > 0)) for row, low in zip(rounded, floor, strict=True)
-    ]
-    return [
-        near[np.lexsort((near, -row[near]))][:width]
-        for row, near in zip(rounded, columns, strict=True)
-    ]
+    rounded = np.round(scores, 6)  # the last bits of a product depend on its batch
+    width, chosen = min(most, rounded.shape[1]), list[IntArray]()
+    for row in rounded:
+        floor = np.partition(row, len(row) - width)[-width] if width else 0.0
+        near = np.flatnonzero((row >= floor) & (row > 0))
+        chosen.append(near[np.lexsort((near, -row[near]))][:width])
+    return chosen
 
 
 def _choose_terms(

@@ -94,19 +94,14 @@ def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking
     assert calibrated(missing)["promotion"] is None
     assert calibrated(missing)["calibrator"] == known["calibrator"]
     assert climbed(missing) == [("absent", "provisional")]
-    lost = {f"q{number:02d}" for number in range(made.N) if made.is_lost(number)}
-    rates: dict[bool, list[float]] = {True: [], False: []}
-    discounted = list[str]()
+    rates, discounted = {True: [], False: []}, []
     for line in lines(missing):
-        rates[line["query_id"] in lost].append(line["miss_rate"]["value"])
-        if "answer" in line:
-            calibrated_, synthesis = (
-                line["answer"][f"{name}_confidence"] for name in ("calibrated", "synthesis")
-            )
-            assert calibrated_["type"] == synthesis["type"]  # absent where nothing was answered
-            if synthesis["type"] != "absent":
-                assert calibrated_["value"] <= synthesis["value"]
-                discounted.append(line["query_id"])
+        rates[made.is_lost(int(line["query_id"][1:]))].append(line["miss_rate"]["value"])
+        answer = line.get("answer", {})
+        if answer.get("synthesis_confidence", {}).get("value") is not None:
+            calibrated_, synthesis = answer["calibrated_confidence"], answer["synthesis_confidence"]
+            assert calibrated_["value"] <= synthesis["value"]
+            discounted.append(line["query_id"])
     assert discounted
     assert min(rates[True]) > max(rates[False])
     assert entry["stated"]["value"] == pytest.approx(1 / made.MISSED_OF, abs=0.1)
@@ -115,27 +110,12 @@ def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking
 
     client = MlflowClient(tracking_uri=tracking_store)
     experiment = client.get_experiment_by_name("rag_eval/tiny").experiment_id
-    runs = client.search_runs(
-        [experiment], f"tags.`rag_eval.run_id` = '{missing.report()['run_id']}'"
-    )
+    chosen = f"tags.`rag_eval.run_id` = '{missing.report()['run_id']}'"
+    runs = client.search_runs([experiment], chosen)
     child = next(run for run in runs if run.data.params.get("miss_rate_status") == "provisional")
     wanted = {"brier", "brier_skill", "auroc", "ece", "miss_any_at_10", "outcomes"}
     assert wanted <= set(child.data.metrics)
     assert child.data.metrics["miss_any_at_10"] == pytest.approx(1 / made.MISSED_OF)
-
-
-def read_files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def refused(project, code, reports=None):
-    result = project.invoke("run", "tiny")
-    assert result.exit_code == 1, result.output
-    assert code in result.stderr
-    assert "no report was written" in result.stderr
-    assert "Traceback" not in result.output + result.stderr
-    if reports is not None:
-        assert read_files(project.reports / "tiny") == reports
 
 
 @pytest.mark.slow
@@ -155,7 +135,9 @@ def test_few_questions_stay_uncalibrated(project):
     path = project.home.joinpath(*ACCEPTED, "bm25", "miss_any@10.json")
     path.parent.mkdir(parents=True)
     path.write_bytes(b'{"calibrator_id": "../../x", "strategy_fingerprint": "x"}')
-    refused(project, "accepted_damaged")
+    result = project.invoke("run", "tiny")
+    assert (result.exit_code, "accepted_damaged" in result.stderr) == (1, True)
+    assert "no report was written" in result.stderr
 
 
 @pytest.mark.slow
@@ -205,32 +187,18 @@ def test_changed_gold_supersedes_outcomes(learned):
     made.gold(learned, only_gold={1: 0})  # question 1 gets another gold document
     for again in (False, True):
         night(learned)
-        now = store.current().set_index("claim_id")["missed"]
-        changed = set(was.index[was != now.reindex(was.index)])
-        owners = set(store.current(claim_ids=sorted(changed))["query_id"])
-        assert owners == {"q01"}
-        assert stated(learned)["outcomes"]["added"] == (0 if again else len(changed))
+        now = store.current().set_index("claim_id")
+        changed = set(was.index[was != now["missed"].reindex(was.index)])
+        assert set(now.loc[list(changed), "query_id"]) == {"q01"}
         outcomes = stated(learned)["outcomes"]
+        assert outcomes["added"] == (0 if again else len(changed))
         assert outcomes["already_there"] == 120 - outcomes["added"]
     assert calibrated(learned)["counts"]["outcomes"] == 120
-    history = store.history(claim_ids=sorted(changed))
+    history = store.history()
+    history = history[history["claim_id"].isin(changed)]
     assert len(history) == 2 * len(changed)
-    assert set(history.loc[history["supersedes"] != "", "supersedes"]) == set(
-        history.loc[history["supersedes"] == "", "outcome_id"]
-    )
-
-
-@pytest.mark.slow
-def test_outcomes_do_not_change_rounds_that_the_heuristic_steers(missing):
-    rounds = "{name: rounds, kind: iterative, base: bm25, steered_by: heuristic_v0}"
-    configure(missing, rounds, made.BM25)
-    night(missing)
-    assert calibrated(missing, "rounds")["status"] == "provisional"
-    before = missing.report()["content_hash"]
-    night(missing)
-    assert missing.report()["uncertainty"]["iterative"]["rounds"]["basis"] == "heuristic_v0@20"
-    assert stated(missing, "rounds")["status"] == "provisional"
-    assert missing.report()["content_hash"] == before
+    is_first = history["supersedes"] == ""
+    assert set(history.loc[~is_first, "supersedes"]) == set(history.loc[is_first, "outcome_id"])
 
 
 @pytest.mark.slow
@@ -249,15 +217,14 @@ def test_the_calibrated_base_steers_iterative_rounds(missing):
     assert found["basis"] == "calibrated"
     assert stated(missing, "rounds")["status"] == "stale"  # another calibrator now steers it
     history = [line for line in lines(missing) if line["strategy"] == "rounds"]
-    assert all(len(line["iterations"]) <= 3 for line in history)
     widened = [line for line in history if line["iterations"]]
     assert widened
     for line in widened:
-        numbers = [step["iteration"] for step in line["iterations"]]
-        assert numbers == list(range(1, len(numbers) + 1))
-        assert line["iterations"][-1]["stopped"]
-        assert len(line["query_expansions"]) == len(line["iterations"])
-        assert all(step["confidence_before"] < 0.7 for step in line["iterations"])
+        steps = line["iterations"]
+        assert [step["iteration"] for step in steps] == list(range(1, len(steps) + 1))
+        assert (len(steps) <= 3, bool(steps[-1]["stopped"])) == (True, True)
+        assert len(line["query_expansions"]) == len(steps)
+        assert all(step["confidence_before"] < 0.7 for step in steps)
     whole = found["accounts"][0]
     assert (whole["questions"], whole["triggered"]) == (120, len(widened))
     assert whole["extra_queries"] == sum(len(line["iterations"]) for line in widened)
@@ -276,20 +243,12 @@ def test_the_calibrated_base_steers_iterative_rounds(missing):
 
 @pytest.mark.slow
 def test_a_partial_run_accepts_no_calibrator(missing):
-    """A partial run decides nothing for later runs.
-
-    Fewer strategies together meet a lower bar. Other vectors make another strategy with the same
-    name.
-    """
+    """Fewer strategies meet a lower bar, and other vectors make another strategy of this name."""
     configure(missing, made.BM25, made.VECTOR)
     vectors_file(missing, missing.root / "other.npz")
     night(missing)
     folder = missing.home.joinpath(*ACCEPTED)
-
-    def read_accepted():
-        return {path: path.read_bytes() for path in folder.rglob("*.json")}
-
-    accepted = read_accepted()
+    accepted = {path: path.read_bytes() for path in folder.rglob("*.json")}
     assert len(accepted) == 2
     for part in (("--strategy", "bm25"), ("--vectors", str(missing.root / "other.npz"))):
         night(missing, *part)
@@ -297,7 +256,7 @@ def test_a_partial_run_accepts_no_calibrator(missing):
         assert stated(missing)["status"] == "provisional"
         assert "does not change later runs" in calibrated(missing)["calibrator_reason"]
         assert calibrated(missing)["promotion"] is None
-        assert read_accepted() == accepted
+        assert {path: path.read_bytes() for path in folder.rglob("*.json")} == accepted
     night(missing)
     assert {stated(missing, name)["status"] for name in ("bm25", "vector")} == {"provisional"}
     assert climbed(missing, "bm25") == climbed(missing, "vector") == [("absent", "provisional")]

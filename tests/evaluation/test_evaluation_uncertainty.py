@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from missing_project import opened
 
 from rag_eval.core.errors import InputError
-from rag_eval.core.settings import Settings
-from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.retrieval.ranking import Ranking, run_frame
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.calibrators import (
@@ -23,7 +22,6 @@ from rag_eval.uncertainty.calibrators import (
     keep_calibrator,
     read_calibrator,
 )
-from rag_eval.uncertainty.claims import leave_groups_out
 from rag_eval.uncertainty.confidence import count_covered
 from rag_eval.uncertainty.status import Series
 
@@ -136,19 +134,13 @@ def test_what_was_accepted_is_read_back_and_damage_is_told(tmp_path):
 def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(
     project, earned, spoken
 ):
-    evaluation = open_gold_set(
-        project.gold,
-        Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
-    )
+    evaluation = opened(project)
     accept_calibrator(Home(project.home), SERIES, accepted(earned))
     assert find_accepted(evaluation.home, evaluation.config, "bm25", "now").status == spoken
 
 
 def test_a_calibrator_of_an_earlier_version_is_stale_and_not_read(project):
-    evaluation = open_gold_set(
-        project.gold,
-        Settings(home=project.home, reports=project.reports, gold_sets=project.gold.parent),
-    )
+    evaluation = opened(project)
     name = keep_calibrator(Home(project.home), {**BODY, "schema_version": 1})
     choice = accepted("measured").model_copy(update={"calibrator_id": name})
     accept_calibrator(Home(project.home), SERIES, choice)
@@ -179,11 +171,3 @@ def test_a_stored_ranking_is_the_one_that_was_found(first, second):
                 getattr(read, field), getattr(ranking, field), err_msg=field
             )
         np.testing.assert_array_equal(read.has_chunk, ranking.has_chunk)
-
-
-def test_equal_questions_are_computed_once():
-    asked = []
-    seen = pd.DataFrame({"right": [1.0, 0.0] * 50, "group": range(100)})
-    share = leave_groups_out(seen, lambda rows: asked.append(len(rows)) or rows["right"].sum())
-    assert set(share.values()) == {49.0, 50.0}
-    assert asked == [99, 99]

@@ -85,28 +85,6 @@ def test_json_and_back(value):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"kind": "absent", "reason": "uncalibrated"},
-        {"type": "nosuch", "reason": "uncalibrated"},
-        *(
-            {"type": "derived", "value": 0.5, "formula": "x", "inputs": inputs}
-            for inputs in (
-                [],
-                {"a": {"type": "absent", "reason": "uncalibrated"}},
-                [{"name": "a"}],
-                [{"name": "a", "confidence": 0.5}],
-                [{"name": "a", "confidence": {"type": "absent", "reason": "uncalibrated"}}] * 2,
-            )
-        ),
-    ],
-)
-def test_a_wrong_spelling_is_refused(wrong):
-    with pytest.raises(ValidationError):
-        parse(wrong)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
         0.5,
         1,
         True,

@@ -211,22 +211,6 @@ def test_cross_validation_holds_out_whole_groups():
         cross_validate(single, prior=None)
 
 
-def test_folds_that_split_groups_flatter_where_groups_share_their_outcome():
-    rng = np.random.default_rng(0)
-    group = np.repeat(np.arange(60), 6)
-    x = rng.normal(size=(60, 20))[group] + 0.05 * rng.normal(size=(360, 20))
-    names, missed = tuple(f"s{i}" for i in range(20)), (rng.random(60) < 0.4)[group]
-    grouped, split = (
-        _skill(cross_validate(labelled, prior=None, repeats=1)[0], missed)
-        for labelled in (
-            Labelled(names, x, missed, folds, np.ones(360), np.arange(360))
-            for folds in (group, np.arange(360))
-        )
-    )
-    assert grouped < 0.05
-    assert split > 0.15
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "p", "spread", "group_size"),

@@ -23,7 +23,6 @@ from rag_eval.uncertainty.iterative import (
     _account,
     _merge,
     iterate,
-    list_expansions,
     semantic_gaps,
 )
 
@@ -103,11 +102,6 @@ def test_rounds_end_at_the_threshold(setting):
     assert confidences == pytest.approx(np.tile([0.1, 0.9], (len(done.steps), 1)))
 
 
-def test_only_the_strategies_that_are_allowed_are_chosen(setting):
-    done = setting.run(expansions=("related_concept",))
-    assert set(done.steps["strategy"]) == {"related_concept"}
-
-
 def test_without_a_gap_the_question_is_reformulated(setting):
     # Without a second list, no gap names the reformulation.
     gaps = semantic_gaps(setting.context, np.arange(N), 10, every_word=True)
@@ -141,12 +135,6 @@ def test_histories_are_whole(setting):
     asked = sorted(text for texts in setting.asked for text in texts)
     assert asked == sorted(done.steps["expanded"])
     assert done.steps["question"].is_monotonic_increasing
-
-
-def test_an_expansion_without_new_results_is_named(done):
-    steps = done.steps.head(2).assign(question=[0, 1], unique_result_count=[0, 2])
-    found = [line["found_unique_results"] for [line] in list_expansions(steps).values()]
-    assert found == [False, True]
 
 
 def test_unique_results_are_those_that_no_earlier_list_had(shared, done):

@@ -18,7 +18,6 @@ from rag_eval.uncertainty.outcomes import (
     fit_rows,
     frame_of,
     new_outcome,
-    question_id,
 )
 
 AT = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -109,22 +108,6 @@ def test_a_probability_known_later_supersedes_an_unknown_one(store):
     assert fit_rows(store.current())["weight"].tolist() == [4.0]
 
 
-def test_filters_choose_outcomes(store):
-    vector = {"strategy": "vector", "strategy_fingerprint": "f2"}
-    plain = [made("a"), made("b", k=5), made("c", **vector)]
-    store.record([*plain, made("d", target="miss_some"), made("e", gold_source="human")])
-    for where, chosen in (
-        ({}, "abcde"),
-        ({"strategy_fingerprint": "f1"}, "abde"),
-        ({"strategy": "vector"}, "c"),
-        ({"target": "miss_any", "k": 10}, "ace"),
-        ({"gold_source": ["human", "llm_judge"]}, "e"),
-        ({"gold_source": []}, ""),
-    ):
-        assert "".join(sorted(store.current(**where)["query_id"])) == chosen, where
-    assert RETRIEVAL_OUTCOMES.check(store.current(strategy="none")).empty
-
-
 def test_groups_that_share_a_gold_document_are_one(store):
     b, c = (made(name, group_id=name, gold_documents=(x,)) for name, x in (("b", "x"), ("c", "y")))
     store.record([b, c, made("z", group_id="z")])
@@ -207,8 +190,3 @@ def test_gold_of_the_strategy_alone_is_refused(rows, refused):
 def test_every_field_is_bounded(change):
     with pytest.raises(ValidationError):
         made(**change)
-
-
-def test_a_question_is_identified_by_its_words():
-    assert question_id("What is  NaN?\n") == question_id("what is ＮａＮ?")
-    assert question_id("What is NaN?") != question_id("What is NaT?")

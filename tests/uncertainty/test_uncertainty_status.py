@@ -214,23 +214,6 @@ def test_changes_are_appended_with_figures_before_and_after(place):
     assert last["reasons"] == [CONDITION.dump()]
 
 
-def test_series_are_apart(place):
-    store, other = SqlStore(place), dataclasses.replace(SERIES, k=5)
-    record(store, "provisional", figures={"skill": 0.1})
-    record(store, "prior", other)
-    record(store, "stale")
-    rows = promotions(store, SERIES)
-    assert [(row["number"], row["figures_before"]) for row in rows] == [
-        (1, None),
-        (2, {"skill": 0.1}),
-    ]
-    assert [(row["k"], row["new_status"]) for row in promotions(store)] == [
-        (5, "prior"),
-        (10, "provisional"),
-        (10, "stale"),
-    ]
-
-
 def _promote(place, ready):
     store = SqlStore(place)
     ready.wait()
