@@ -181,9 +181,9 @@ def compose(how: Literal["sequence", "all_of", "any_of"], /, **parts: Confidence
 class MissRate:
     """The stated probability that a retrieval missed, with its status, target, K and gold source.
 
-    None: no estimate, no interval, no outcomes (`gold_source`), no fit (`measured_at`). `calibrator`
-    is the id of the calibrator or of the prior, or `heuristic_v0`. `discounts` says whether it was
-    better than the base rate, so that answers may be discounted.
+    `gold_source` is None without outcomes, `measured_at` without a fit. `calibrator` is the id of
+    the calibrator or of the prior, or `heuristic_v0`. `discounts` says whether it was better than
+    the base rate, so that answers may be discounted.
     """
 
     value: float | None

@@ -273,7 +273,7 @@ Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
 
 
 def _best(scores: FloatArray, most: int) -> list[IntArray]:
-    """Give the columns of the highest positive scores of each row, highest first, ties by column."""
+    """Give the columns of the highest positive scores of each row, the highest first."""
     rounded = np.round(scores, 6)  # the last bits of a product depend on its batch
     width, chosen = min(most, rounded.shape[1]), list[IntArray]()
     for row in rounded:

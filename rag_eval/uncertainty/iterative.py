@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array, IntArray, number
+from rag_eval.core.arrays import (
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    Int32Array,
+    IntArray,
+    count_within,
+    number,
+)
 from rag_eval.core.config import EXPANSIONS, ExpansionName
 from rag_eval.core.errors import quoted
 from rag_eval.core.frames import make_frame, schema
@@ -30,7 +38,13 @@ from rag_eval.measures.run_scores import RankedRuns, score_strategy
 from rag_eval.retrieval.ranking import FUSED_ROUNDING, Ranking, order, ranking
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.confidence import SEVERITIES, Gap
-from rag_eval.uncertainty.expansion import ExpansionContext, expand, find_runs, is_identifier
+from rag_eval.uncertainty.expansion import (
+    CorpusWords,
+    ExpansionContext,
+    expand,
+    find_runs,
+    is_identifier,
+)
 from rag_eval.uncertainty.heuristic import HEURISTIC
 from rag_eval.uncertainty.miss_rate_report import ExpansionAccount, IterativeAccount
 from rag_eval.uncertainty.signals import Evidence, RankedBatch, read_evidence
@@ -164,7 +178,7 @@ def semantic_gaps(
                 extent = float(extents[name][row])
                 # an undefined extent (NaN) passes no level, so it is no gap
                 if passed := sum(extent > level for level in levels):
-                    words = _name_words(name, question, uncovered[row], context)
+                    words = _name_words(name, question, uncovered[row], context.words)
                     share, rest = 100 * extent, 100 * (1 - extent)
                     text = DESCRIPTIONS[name].format(k=k, share=share, rest=rest, words=words)
                     gaps.append(Gap(text, SEVERITIES[passed - 1], name))
@@ -173,20 +187,17 @@ def semantic_gaps(
 
 
 def _name_words(
-    name: ExpansionName, question: str, uncovered: list[int], context: ExpansionContext
+    name: ExpansionName, question: str, uncovered: list[int], corpus: CorpusWords
 ) -> str:
-    """Quote the question's words that a gap concerns; empty if the gap concerns no words."""
-    corpus = context.words
-    words: list[str] = []
-    if name in {"synonym", "hypernym", "negative_sampling"}:
-        words = [corpus.surface[term] for term in uncovered]
-    elif name == "code_pattern":
+    """Quote the words of a question that are not covered, or that the corpus writes otherwise."""
+    words = [corpus.surface[term] for term in uncovered]
+    if name == "code_pattern":
         runs = find_runs(question)
+        terms = [{*row} - corpus.function_terms for row in corpus.table.query_terms(runs)]
         words = [
             run
-            for run, row in zip(runs, corpus.table.query_terms(runs), strict=True)
-            if is_identifier(run)
-            or any(term >= corpus.space.n_terms for term in {*row} - corpus.function_terms)
+            for run, row in zip(runs, terms, strict=True)
+            if is_identifier(run) or any(term >= corpus.space.n_terms for term in row)
         ]
     chosen = list(dict.fromkeys(filter(None, words)))[:MOST_NAMED]
     quotes = ", ".join(f"“{quoted(word, MOST_CHARS)}”" for word in chosen)
@@ -201,46 +212,44 @@ def _extents(
     The terms `left_out` are no part of a question. Also returns the known terms of each question
     that no chunk of the top k holds, rarest first.
     """
-    batch, space, k = evidence.batch, evidence.space, evidence.k
-    rows, raw = batch.rows[:, :k], batch.raw[:, :k]
-    most = float(space.idf.max(initial=1.0))
-    idf = np.where(evidence.is_known, evidence.idf, most)
+    batch, k, known = evidence.batch, evidence.k, evidence.is_known
+    rows, raw, others = batch.rows[:, :k], batch.raw[:, :k], batch.other_rows
+    most = float(evidence.space.idf.max(initial=1.0))
+    idf = np.where(known, evidence.idf, most)
     idf[np.isin(evidence.term, list(left_out))] = 0.0
     total = evidence.per_query(idf)
     is_empty, total = total == 0, np.maximum(total, 1e-9)
     has_term = evidence.frequencies[:, : rows.shape[1]] > 0
     covered = has_term.any(axis=1)
-    single = np.zeros((evidence.n, max(rows.shape[1], 1)))
-    single[:, : rows.shape[1]] = evidence.per_query(has_term * idf[:, None])
+    single = np.pad(evidence.per_query(has_term * idf[:, None]), ((0, 0), (0, 1)))
     together = evidence.per_query(covered * idf) / total + is_empty
     best, first = single.max(axis=1) / total + is_empty, single[:, 0] / total
-    lacking = np.clip(1.0 - together, 0.0, 1.0)
-    missing = evidence.per_query(~evidence.is_known * idf) / total
+    lacking = np.round(np.clip(1.0 - together, 0.0, 1.0), 9)
 
     uncovered: list[list[int]] = [[] for _ in questions]
-    left = np.flatnonzero(evidence.is_known & ~covered & (idf > 0))
+    left = np.flatnonzero(known & ~covered & (idf > 0))
     for at in left[np.lexsort((evidence.term[left], -idf[left]))].tolist():
         uncovered[evidence.query[at]].append(int(evidence.term[at]))
 
-    counts = evidence.per_query((evidence.is_known & (idf > 0)).astype(float))
-    rarity = evidence.per_query(evidence.is_known * idf) / max(most, 1e-9)
-    rarity = np.where(counts > 0, rarity / np.maximum(counts, 1), np.nan)
-    n_results = (rows >= 0).sum(axis=1)
-    none = flat = np.full(evidence.n, np.nan)
+    counts = evidence.per_query((known & (idf > 0)).astype(float))
+    rarity = evidence.per_query(known * idf) / max(most, 1e-9) / np.maximum(counts, 1)
+    rarity[counts == 0] = np.nan
+    flat, n_results = np.full(evidence.n, np.nan), (rows >= 0).sum(axis=1)
     if rows.shape[1]:
         last = np.take_along_axis(raw, np.maximum(n_results - 1, 0)[:, None], axis=1)[:, 0]
         has_top = (n_results > 1) & (raw[:, 0] > 0)
-        flat = np.where(has_top, last / np.where(raw[:, 0] > 0, raw[:, 0], 1.0), np.nan)
+        flat[has_top] = last[has_top] / raw[has_top, 0]
     runs = [find_runs(text) for text in questions]
     identifiers = np.array([sum(map(is_identifier, part)) / max(len(part), 1) for part in runs])
-    others = batch.other_rows
+    missing = evidence.per_query(~known * idf) / total
+    agreement = np.full(evidence.n, np.nan) if others is None else _overlap(rows, others[:, :k])
     extents: dict[ExpansionName, FloatArray] = {
         "synonym": lacking,
         "related_concept": np.clip(1.0 - best, 0.0, 1.0),
         "code_pattern": np.maximum(missing, identifiers * (1.0 - first)),
-        "reformulation": none if others is None else 1.0 - _overlap(rows, others[:, :k]),
+        "reformulation": 1.0 - agreement,
         "hypernym": rarity * lacking**0.5,
-        "negative_sampling": _alikeness(context.words.chunk_vectors, rows) * (together < 1.0),
+        "negative_sampling": _alikeness(context.words.chunk_vectors, rows) * (lacking > 0),
         "hyponym": (1.0 - rarity) * flat,
     }
     # the last bits of a sum depend on its order, and an extent of 0 must pass no level
@@ -355,7 +364,10 @@ def _account(
     ) -> ExpansionAccount:
         counted = expanded[eligible[expanded["question"]]]
         paired = paired_comparison(after, before, gold)
-        low, high = finite(paired.ci_low[0]), finite(paired.ci_high[0])
+        figures = {
+            name: finite(getattr(paired, name)[0]) for name in ("delta", "ci_low", "ci_high", "p")
+        }
+        low, high = figures["ci_low"] or 0, figures["ci_high"] or 0
         return ExpansionAccount(
             strategy=name,
             questions=int(eligible.sum()),
@@ -364,12 +376,9 @@ def _account(
             lost=int(((before > 0) & (after == 0)).sum()),
             extra_queries=len(counted),
             extra_seconds=float(counted["seconds"].sum()),
-            delta=finite(paired.delta[0]),
-            ci_low=low,
-            ci_high=high,
-            p=finite(paired.p[0]),
+            **figures,
             n_effective=float(paired.n_effective[0]),
-            verdict=RECOVERS if (low or 0) > 0 else HARMS if (high or 0) < 0 else UNDECIDED,
+            verdict=RECOVERS if low > 0 else HARMS if high < 0 else UNDECIDED,
         )
 
     accounts = [compare(OVERALL, steps, values[0], values[-1])]
@@ -439,15 +448,13 @@ def _merge(lists: Sequence[Weighted], n: int, depth: int) -> Ranking:
     query, chunks, raws, shares = map(np.concatenate, zip(*entries, strict=True))
     width = int(chunks.max(initial=0)) + 1
     codes, inverse = np.unique(query * width + chunks, return_inverse=True)
-    sums = np.bincount(inverse, shares, minlength=len(codes))
-    top = np.full(len(codes), -np.inf)
+    sums, top = np.bincount(inverse, shares, len(codes)), np.full(len(codes), -np.inf)
     np.maximum.at(top, inverse, raws)
-    owner, chunk = codes // width, codes % width
+    owner = codes // width
     counts = np.bincount(owner, minlength=n)
-    column = np.arange(len(codes)) - (np.cumsum(counts) - counts)[owner]
-    shape = (n, max(int(counts.max(initial=0)), depth))
+    column, shape = count_within(counts), (n, max(int(counts.max(initial=0)), depth))
     union, scores = np.full(shape, -1, dtype=np.int32), np.full(shape, -np.inf)
-    union[owner, column], scores[owner, column] = chunk, sums / total[owner]
+    union[owner, column], scores[owner, column] = codes % width, sums / total[owner]
     union, scores = order(union, scores, depth, FUSED_ROUNDING)
     question, rank = np.nonzero(union >= 0)
     raw = np.zeros(union.shape)

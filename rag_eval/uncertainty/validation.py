@@ -175,7 +175,7 @@ def base_rate_losses(missed: BoolArray, group: IntArray, weight: FloatArray) -> 
 
 
 def _placements(predicted: FloatArray, missed: BoolArray, weight: FloatArray) -> FloatArray:
-    """Compute the weighted share of the other kind that is ranked right against each outcome, [n]."""
+    """Compute the share of the other kind that is ranked right against each outcome, [n]."""
     order = np.argsort(predicted, kind="stable")
     value, inverse = np.unique(predicted[order], return_inverse=True)
     result = np.empty(len(predicted))
