@@ -205,7 +205,9 @@ def observe_misses(runs: RankedRuns) -> tuple[list[ObservedMisses], list[MissPai
     ]
 
 
-def _within_pair(runs: RankedRuns, pair: tuple[str, str], missed: FloatArray, name: str) -> FloatArray:
+def _within_pair(
+    runs: RankedRuns, pair: tuple[str, str], missed: FloatArray, name: str
+) -> FloatArray:
     """Average the misses of each question over the wordings that both strategies were run on."""
     variant, gold = runs.scores(name).variant, runs.gold
     both = (runs.ran(pair[0]) & runs.ran(pair[1]))[variant]
