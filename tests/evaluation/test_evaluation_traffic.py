@@ -21,6 +21,10 @@ from rag_eval.uncertainty.opened_index import TrafficFacts
 from rag_eval.uncertainty.signals import SIGNALS
 
 
+def traffic_of(signals, name):
+    return signals.traffic[signals.traffic["strategy"] == name]
+
+
 @pytest.fixture
 def missing(project):
     made.make(project)
@@ -54,7 +58,7 @@ def test_a_list_that_production_cut_short_has_the_signals_of_the_whole_list(miss
     assert signals.about[name].traffic == TrafficFacts(counted=len(asked))
     # No claim is known as a wording of another claim, so signals over wordings are missing.
     alone = [one for one in SIGNALS if not one.startswith(("wordings", "consensus"))]
-    traffic, whole = signals.traffic_of(name), signals.signals_of(name).set_index("variant")
+    traffic, whole = traffic_of(signals, name), signals.signals_of(name).set_index("variant")
     assert traffic[[one for one in SIGNALS if one not in alone]].isna().all(axis=None)
     mine, gold = (
         sorted(map(tuple, np.nan_to_num(part[alone].to_numpy(), nan=-1).round(6).tolist()))
@@ -75,7 +79,7 @@ def test_claims_of_something_else_are_counted_and_left_out(missing):
         (f"the {first}", [], {}),
     ]
     bring(missing, "bm25", claims)
-    traffic = signals_of(missing).traffic_of("bm25")
+    traffic = traffic_of(signals_of(missing), "bm25")
     assert (len(traffic), (traffic["query_id"] == "again").sum()) == (3, 1)
     found = calibrate_gold_set(open_runner(opened(missing)))
     json.dumps(to_jsonable_python(found), allow_nan=False)
@@ -105,7 +109,7 @@ def test_questions_without_a_vector_in_the_file_are_left_out(project):
     for name in ("bm25", "vector"):
         facts = TrafficFacts(counted=1, left_out=1, reason=why)
         assert signals.about[name].traffic == facts
-        assert np.isfinite(signals.traffic_of(name)[list(SIGNALS)]).any(axis=None)
+        assert np.isfinite(traffic_of(signals, name)[list(SIGNALS)]).any(axis=None)
 
 
 def test_rounds_over_vectors_of_a_file_are_refused_where_they_are_configured(missing):
