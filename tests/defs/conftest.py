@@ -100,12 +100,6 @@ def project(tmp_path, project_root, tracking_store) -> Project:
 
 
 @pytest.fixture
-def other(tmp_path, project_root, tracking_store) -> Project:
-    """Return a second project, as another team has it."""
-    return Project(tmp_path / "other", project_root / "gold_sets" / "smoke", tracking_store)
-
-
-@pytest.fixture
 def instance():
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance

@@ -91,29 +91,6 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     assert ended.description in describe_failure(result.failed_context(instance))
 
 
-def test_two_code_locations_with_prefixes_keep_their_results_apart(project, other, instance):
-    other.change("max_tokens: 64", "max_tokens: 32")
-    keys, made = ["corpus/corpus_snapshot", "corpus/corpus_chunks"], {}
-    for name, location in (("search", project), ("support", other)):
-        update = {"asset_key_prefix": name}
-        location.settings = location.settings.model_copy(update=update)
-        ran = location.run(instance, [asset(f"{name}/{key}") for key in keys])
-        assert ran.success
-        made[name] = ran.made
-    assert set(instance.all_asset_keys()) == {asset(key) for part in made.values() for key in part}
-    for name, shown in made.items():  # the gold sets have one name, so one partition
-        key = asset(f"{name}/corpus/corpus_chunks")
-        found = instance.get_latest_materialization_event(key).asset_materialization
-        assert found.partition == "smoke"
-        assert found.metadata["n_chunks"].value == shown["/".join(key.path)]["n_chunks"]
-        check = dg.AssetCheckKey(key, "index_not_empty")
-        checks = instance.event_log_storage.get_latest_asset_check_execution_by_key([check])
-        judged = checks[check].event.dagster_event.asset_check_evaluation_data
-        assert judged.metadata["n_chunks"].value == found.metadata["n_chunks"].value
-    counts = {made[name][f"{name}/corpus/corpus_chunks"]["n_chunks"] for name in made}
-    assert len(counts) == 2
-
-
 def test_gold_with_errors_stops_before_retrieval_and_shows_the_problems(project, instance):
     with (project.folder / "queries.jsonl").open("a", encoding="utf-8") as stream:
         stream.write('{"query_id": "broken"}\n')

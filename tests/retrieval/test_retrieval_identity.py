@@ -87,11 +87,3 @@ def test_a_vectors_file_is_named_by_its_content(tmp_path):
         tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=-np.eye(2, dtype=np.float32)
     )
     assert embed_model(file, fit, tmp_path) not in {first, "vectors-file@missing"}
-
-
-def test_a_chroma_function_is_named_with_its_configuration(tmp_path):
-    one, other = (
-        embed_model(Embedding.from_settings("x", {"dim": dim}), fit, tmp_path) for dim in (1, 2)
-    )
-    assert one != other
-    assert one.startswith("chroma:x@")

@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-import s3_server
 
 from rag_eval.core.errors import InputError
 from rag_eval.storage.home import PARTIAL, Home
@@ -40,23 +39,6 @@ def test_one_of_eight_writers_creates_a_name(home_url, tmp_path):
         thread.join()
     assert len(won) == 1
     assert homes[0].read("lock") == b"%d" % won[0]
-
-
-def test_a_folder_that_appears_while_it_is_listed_is_no_file(tmp_path, monkeypatch):
-    with s3_server.running(monkeypatch) as url:
-        from s3fs import S3FileSystem
-
-        list_objects = S3FileSystem._lsdir
-
-        async def list_and_write(files, path, **options):
-            found = await list_objects(files, path, **options)
-            await files._pipe_file(f"{path}/1.json", b"1")
-            return found
-
-        home = Home(url, tmp_path / "scratch")
-        monkeypatch.setattr(S3FileSystem, "_lsdir", list_and_write)
-        assert home.names("manifests/tiny") == []
-        assert home.names("manifests/tiny") == ["manifests/tiny/1.json"]
 
 
 def test_a_file_that_another_worker_wrote_is_fetched_once(home_url, tmp_path):
