@@ -36,7 +36,7 @@ from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.chroma import model_folder
 from rag_eval.retrieval.dense import POOL as FUSED
 from rag_eval.retrieval.dense import ExactSearch, Hybrid
-from rag_eval.retrieval.embedders import (
+from rag_eval.retrieval.embedding.embedders import (
     LsaEmbedder,
     MiniLmEmbedder,
     fit_lsa,

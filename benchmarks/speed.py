@@ -24,7 +24,7 @@ import rag_eval
 from rag_eval.corpus.analyzer import STOP_WORDS, Analyzer
 from rag_eval.measures.ranking import Qrels, score_rankings
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedders import MiniLmEmbedder, read_vectors
+from rag_eval.retrieval.embedding.embedders import MiniLmEmbedder, read_vectors
 from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.storage.hashing import text_hash
 

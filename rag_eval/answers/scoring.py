@@ -42,7 +42,7 @@ from rag_eval.measures.support import (
     groundedness,
     retrieval_gaps,
 )
-from rag_eval.retrieval.embedders import OnnxModel
+from rag_eval.retrieval.embedding.embedders import OnnxModel
 from rag_eval.storage.hashing import digest, file_hash
 
 UNCHECKED = ("failed", "contract_error_reply")

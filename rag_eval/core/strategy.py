@@ -20,10 +20,10 @@ KINDS: Final[Mapping[str, str]] = {
     "bm25": "rag_eval.retrieval.lexical:Bm25",
     "vector": "rag_eval.retrieval.dense:Vector",
     "hybrid": "rag_eval.retrieval.dense:Hybrid",
-    "external": "rag_eval.retrieval.external:External",
-    "opensearch": "rag_eval.retrieval.opensearch:OpenSearch",
-    "qdrant": "rag_eval.retrieval.qdrant:Qdrant",
-    "pgvector": "rag_eval.retrieval.pgvector:Pgvector",
+    "external": "rag_eval.retrieval.kinds.external:External",
+    "opensearch": "rag_eval.retrieval.kinds.opensearch:OpenSearch",
+    "qdrant": "rag_eval.retrieval.kinds.qdrant:Qdrant",
+    "pgvector": "rag_eval.retrieval.kinds.pgvector:Pgvector",
     "iterative": "rag_eval.uncertainty.iterative:Iterative",
 }
 """Kinds of this package: name -> class, loaded when a configuration is read."""

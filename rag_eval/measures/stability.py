@@ -20,7 +20,7 @@ from rag_eval.measures.run_scores import (
     figure_of,
     interval_fields,
 )
-from rag_eval.retrieval.embedding import EmbeddingSource
+from rag_eval.retrieval.embedding.source import EmbeddingSource
 
 # ---- Parts of the report.
 

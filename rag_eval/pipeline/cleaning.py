@@ -17,7 +17,7 @@ from typing import Final
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.history import RUNS
 from rag_eval.pipeline.stages import STAGES
-from rag_eval.retrieval.embedding import EMBEDDINGS, MODEL_FILE
+from rag_eval.retrieval.embedding.source import EMBEDDINGS, MODEL_FILE
 from rag_eval.storage.artifacts import ARTIFACT_FILE, ARTIFACTS
 from rag_eval.storage.home import DAMAGED, HOME_FOLDERS, PARTIAL, Home, open_home
 from rag_eval.storage.locks import WriteLock

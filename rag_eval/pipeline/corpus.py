@@ -49,7 +49,7 @@ from rag_eval.pipeline.shards import (
     screen_documents,
     sharded_frame,
 )
-from rag_eval.retrieval.embedding import ChunkTable
+from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.strategies import StrategyIndex
 from rag_eval.storage.artifacts import Parts, ShardedFrame, read_shards

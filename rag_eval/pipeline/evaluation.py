@@ -15,7 +15,7 @@ from typing import Protocol
 
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.settings import Settings
-from rag_eval.retrieval.embedding import Places
+from rag_eval.retrieval.embedding.source import Places
 from rag_eval.retrieval.outside import Sources
 from rag_eval.storage.artifacts import Artifact, ArtifactStore
 from rag_eval.storage.home import Home, open_home

@@ -15,7 +15,7 @@ from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapsho
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.pipeline.shards import run_on_ray
-from rag_eval.retrieval.embedding import ChunkTable, find_lsa_fit, pack_hashes
+from rag_eval.retrieval.embedding.source import ChunkTable, find_lsa_fit, pack_hashes
 from rag_eval.retrieval.outside import Outside
 from rag_eval.storage.hashing import digest
 from rag_eval.uncertainty.confidence import CorpusCoverage, count_covered, count_share

@@ -28,8 +28,8 @@ from rag_eval.pipeline.corpus import (
 )
 from rag_eval.pipeline.evaluation import Evaluation, Progress
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.retrieval.embedders import read_vectors
-from rag_eval.retrieval.external import read_run
+from rag_eval.retrieval.embedding.embedders import read_vectors
+from rag_eval.retrieval.kinds.external import read_run
 from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.strategies import find_reranker
 

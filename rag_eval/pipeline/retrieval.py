@@ -41,7 +41,7 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
-from rag_eval.retrieval.external import External, Placed
+from rag_eval.retrieval.kinds.external import External, Placed
 from rag_eval.retrieval.outside import Outside, QueryError, Retrieved
 from rag_eval.retrieval.ranking import Ranking, failed_frame, run_frame
 from rag_eval.retrieval.service import RetrievalService

@@ -11,7 +11,7 @@ import numpy as np
 from rag_eval.core.arrays import BoolArray, Float32Array
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.settings import ChromaServer, Settings
-from rag_eval.retrieval.embedders import Advance, make_model, no_advance, unit
+from rag_eval.retrieval.embedding.embedders import Advance, make_model, no_advance, unit
 from rag_eval.retrieval.ranking import Ranking, order, ranking, scale_min_max
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import open_home

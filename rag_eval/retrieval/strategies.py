@@ -14,8 +14,8 @@ from rag_eval.core.arrays import BoolArray, Float32Array, FloatArray, Int32Array
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.parts import FOREIGN, Embedding
 from rag_eval.core.strategy import Identity, IdentityInputs, Strategy
-from rag_eval.retrieval.embedders import Advance
-from rag_eval.retrieval.embedding import ChunkTable, EmbeddingSource, Places, embed_model
+from rag_eval.retrieval.embedding.embedders import Advance
+from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places, embed_model
 from rag_eval.retrieval.ranking import ROUNDING, Ranking
 from rag_eval.storage.hashing import digest
 

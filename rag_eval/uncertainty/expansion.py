@@ -20,7 +20,7 @@ from rag_eval.core.config import ExpansionName
 from rag_eval.core.types import Chat, ChatError, Message
 from rag_eval.corpus.analyzer import STOP_WORDS, words
 from rag_eval.measures.contradiction import FUNCTION_WORDS
-from rag_eval.retrieval.embedding import ChunkTable
+from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.storage.hashing import lines_hash
 from rag_eval.uncertainty.signals import RankedBatch, TermSpace
 

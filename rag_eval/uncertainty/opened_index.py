@@ -19,7 +19,7 @@ from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.run_scores import RankedRuns
 from rag_eval.retrieval.chroma import open_chroma
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedding import ChunkTable, Places
+from rag_eval.retrieval.embedding.source import ChunkTable, Places
 from rag_eval.retrieval.lexical import bm25s_engine
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.retrieval.strategies import LocalStrategy, ReadyStrategy, StrategyIndex

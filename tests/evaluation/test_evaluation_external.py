@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from rag_eval.measures.run_scores import Scores, carried_by_units
-from rag_eval.retrieval.external import Placed
+from rag_eval.retrieval.kinds.external import Placed
 from rag_eval.retrieval.ranking import ranking
 
 UNITS = {

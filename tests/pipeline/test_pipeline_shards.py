@@ -19,8 +19,8 @@ from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapsho
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.retrieval.embedders import PACKAGE
-from rag_eval.retrieval.embedding import ChunkTable, EmbeddingSource, Places
+from rag_eval.retrieval.embedding.embedders import PACKAGE
+from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places
 from rag_eval.storage import artifacts
 from rag_eval.storage.hashing import text_hash
 from rag_eval.storage.home import Home

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.frames import CHUNKS, DOCUMENTS
-from rag_eval.retrieval.embedding import ChunkTable, Places
+from rag_eval.retrieval.embedding.source import ChunkTable, Places
 from rag_eval.retrieval.ranking import Ranking
 from rag_eval.storage.hashing import digest, text_hash
 from rag_eval.storage.home import Home

@@ -17,7 +17,7 @@ from rag_eval.reporting.exchange import (
     exchange_files,
     ragas_samples,
 )
-from rag_eval.retrieval.external import read_run
+from rag_eval.retrieval.kinds.external import read_run
 
 VARIANTS = pd.DataFrame(
     [

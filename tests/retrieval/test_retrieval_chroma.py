@@ -18,7 +18,7 @@ from corpora import listed
 from rag_eval.core.settings import Settings
 from rag_eval.retrieval.chroma import ChromaStore, clear_unused, open_chroma
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedders import unit
+from rag_eval.retrieval.embedding.embedders import unit
 
 N = 300
 IDS = [f"chunk{i:04d}" for i in range(N)]

@@ -15,8 +15,8 @@ from rag_eval.corpus import analyzer
 from rag_eval.corpus.analyzer import BIGRAM_ANALYZER, TermRows
 from rag_eval.retrieval import dense
 from rag_eval.retrieval.dense import ExactSearch
-from rag_eval.retrieval.embedders import unit
-from rag_eval.retrieval.embedding import ChunkTable
+from rag_eval.retrieval.embedding.embedders import unit
+from rag_eval.retrieval.embedding.source import ChunkTable
 from rag_eval.retrieval.lexical import Bm25s, RankBm25, score_postings
 
 ENGINES = [Bm25s, RankBm25]

@@ -23,7 +23,7 @@ from rag_eval.core.types import (
     ScoredChunk,
 )
 from rag_eval.retrieval import outside
-from rag_eval.retrieval.external import (
+from rag_eval.retrieval.kinds.external import (
     External,
     HttpSource,
     PortSource,

@@ -9,7 +9,7 @@ import pytest
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
 from rag_eval.corpus.chunking import chunk_documents, markdown_sections
-from rag_eval.retrieval.external import UNITS, Placed
+from rag_eval.retrieval.kinds.external import UNITS, Placed
 from rag_eval.retrieval.outside import Item, QueryError, Retrieved
 
 GUIDE = (

@@ -6,8 +6,8 @@ import pytest
 from rag_eval.core.parts import Embedding
 from rag_eval.retrieval import dense, lexical
 from rag_eval.retrieval.dense import Hybrid, Vector
-from rag_eval.retrieval.embedders import lsa_hash
-from rag_eval.retrieval.embedding import embed_model
+from rag_eval.retrieval.embedding.embedders import lsa_hash
+from rag_eval.retrieval.embedding.source import embed_model
 from rag_eval.retrieval.lexical import Bm25
 from rag_eval.storage.hashing import library_versions, text_hash
 

@@ -18,8 +18,8 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import AnyStrategy, IdentityInputs
 from rag_eval.retrieval import outside
+from rag_eval.retrieval.kinds.qdrant import QdrantSource
 from rag_eval.retrieval.outside import QueryError
-from rag_eval.retrieval.qdrant import QdrantSource
 
 ROWS = [
     ("1", "retries.md", "A failed job is tried again.", "en", [1.0, 0.0, 0.0]),

@@ -9,7 +9,7 @@ from test_storage_artifacts import put_sharded
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.retrieval.embedding import EmbeddingCache, pack_hashes
+from rag_eval.retrieval.embedding.source import EmbeddingCache, pack_hashes
 from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.home import Home
 

@@ -15,7 +15,7 @@ import pandas as pd
 from rag_eval.core.arrays import Float32Array, Int32Array, IntArray, find_rows
 from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import ANALYZER, Analyzer, TermRows, find_pairs
-from rag_eval.retrieval.embedders import (
+from rag_eval.retrieval.embedding.embedders import (
     KEPT_SHARE,
     Advance,
     Embedder,

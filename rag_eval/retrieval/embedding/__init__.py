@@ -1,0 +1,1 @@
+"""Sources of vectors: built-in models, files of vectors, and their cache."""
