@@ -63,19 +63,16 @@ def _soften_quotations(
             yield *quotations[place], QUOTED, "warning", detail
 
 
-def _raise_unseen(
-    visible: list[tuple[_Match, int]], matches: list[tuple[_Match, int]]
-) -> Iterator[_Match]:
+def _raise_unseen(visible: list[_Match], matches: list[_Match]) -> Iterator[_Match]:
     """Yield the matches of a hidden or decoded view, raised, without those that are visible too."""
-    # A decoded passage holds the plain words around the code too. Each match comes with its number
-    # of blanks, because a visible match with fewer blanks is respelled.
-    spans: dict[str, list[tuple[int, int, int]]] = {}
-    for (start, end, rule, *_), blanks in visible:
-        spans.setdefault(rule, []).append((end, start, blanks))
-    for (start, end, rule, severity, detail), blanks in matches:
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for start, end, rule, *_ in visible:
+        spans.setdefault(rule, []).append((end, start))
+    for start, end, rule, severity, detail in matches:
+        # A decoded passage holds the plain words around the code too.
         beside = spans.get(rule, [])
-        place = bisect_right(beside, (start, end, blanks))
-        if place == len(beside) or beside[place][1] >= end or beside[place][2] < blanks:
+        place = bisect_right(beside, (start, end))
+        if place == len(beside) or beside[place][1] >= end:
             yield start, end, rule, _RAISED[severity], detail
 
 
@@ -89,34 +86,27 @@ def _screen_batch(
     spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
     for row, (text, reading) in enumerate(zip(texts, readings, strict=True), first):
         yield from ((row, *trick) for trick in reading.tricks)
-        visible: list[tuple[_Match, int]] = []
+        visible: list[_Match] = []
         tricks = {trick.rule for trick in reading.tricks}
         for view in reading.views:
             where = f"found in {view.kind} text ({view.source})"
-            matches: list[tuple[_Match, int]] = [
-                (
-                    (*view.back(start, end), rule.id, rule.severity, f"rule {rule.id} {where}"),
-                    view.text.count(" ", start, end),
-                )
+            matches: list[_Match] = [
+                (*view.back(start, end), rule.id, rule.severity, f"rule {rule.id} {where}")
                 for rule, start, end in next(ruled)
             ]
-            spoken_of: list[_Match] = [
+            addressing: list[_Match] = [
                 (start, end, SPEAKS, "warning", why) for start, end, why in next(spoken)
             ]
             if view.kind == "visible":
                 visible = matches
-                matched = [match for match, _ in matches]
-                softened = _soften_quotations(text, matched + spoken_of, rules.about_code)
+                graded = _soften_quotations(text, matches + addressing, rules.about_code)
             else:
                 # The model never blocks alone, so its findings are not raised.
-                plain = view.kind == "decoded" and view.source not in tricks
-                softened = itertools.chain(
-                    _raise_unseen(visible if plain else [], matches), spoken_of
-                )
-            yield from (
-                (row, start, end, "pattern", rule, severity, detail)
-                for start, end, rule, severity, detail in softened
-            )
+                is_respelled = view.kind == "decoded" and view.source not in tricks
+                raised = _raise_unseen(visible if is_respelled else [], matches)
+                graded = itertools.chain(raised, addressing)
+            for start, end, name, severity, detail in graded:
+                yield row, start, end, "pattern", name, severity, detail
 
 
 def screen(

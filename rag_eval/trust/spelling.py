@@ -27,7 +27,6 @@ _MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe2
 _MARK = re.compile(f"[{_MARKS}]+")
 _MARKS_IN_A_ROW = 30
 _FAR_FROM_ASCII = re.compile(f"[^\\x00-\\x7f]{{{_MARKS_IN_A_ROW + 1}}}")
-_WORD_OF_SIGNS = re.compile(f"[\\w{_MARKS}\U0001f130-\U0001f189]+")
 _SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f"
 _LOWER = bytes.maketrans(
     (string.ascii_uppercase + _SPACES).encode(),
@@ -101,23 +100,6 @@ def _compose(text: str) -> str:
     if _FAR_FROM_ASCII.search(text):
         text = _many_marks().sub(r"\1", text)
     return unicodedata.normalize("NFKC", text)
-
-
-def _fold_word(match: re.Match[str]) -> str:
-    """Fold a word that has a Latin letter, or a mark, if this leaves only ASCII."""
-    word = match[0]
-    folded = _MARK.sub("", word.translate(_load_table(1)))
-    return folded if folded.isascii() and any(_name_letter(letter)[0] for letter in word) else word
-
-
-def unify_spelling(text: str) -> str:
-    """Return the text in NFKC, with look-alikes folded; case and white space stay."""
-    if text.isascii():
-        return text
-    text = _compose(text)
-    if load_folds()[1].keys().isdisjoint(set(text)) and not _MARK.search(text):
-        return text
-    return _WORD_OF_SIGNS.sub(_fold_word, text)
 
 
 def normalise(text: str) -> str:

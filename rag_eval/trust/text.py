@@ -14,6 +14,7 @@ import html
 import itertools
 import re
 import string
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -31,7 +32,6 @@ from rag_eval.trust.spelling import (
     load_words,
     normalise,
     undo_tricks,
-    unify_spelling,
 )
 
 # ---- Texts after cuts
@@ -274,7 +274,7 @@ def plain(text: str) -> str:
         )
         for tag in read_markup(text)[0]
     )
-    return unify_spelling(_Edited(text, cuts).text)
+    return unicodedata.normalize("NFKC", _Edited(text, cuts).text)
 
 
 # ---- Views

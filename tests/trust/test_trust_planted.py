@@ -158,7 +158,6 @@ RESTATED = {
     "over two lines": "We ask: how deep is the\nblue lake of Amberley? Nine metres.",
     "one word more": "So how deep is the blue lake of Amberley? Nine metres.",
     "with markup": "<p>H\u200bow deep is the <b>blue</b> lake of Amberley? Nine metres.</p>",
-    "look-alikes": "How d\u0435\u0435p is the blue lake of Amberley? Nine metres.",
 }
 HONEST = {
     "an answer": "The blue lake of Amberley is nine metres deep.",
