@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from planting import PLACES, plant
 
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import load_corpus
@@ -174,23 +175,15 @@ def xquad_texts(shared_data):
     return [row["text"] for row in lines(shared_data / "xquad" / "corpus.jsonl")]
 
 
-def plant(attacks, documents):
-    """Put each attack at the start, in the middle and at the end of a document, in turns."""
-    for place, attack in enumerate(attacks):
-        document = documents[(37 * place) % len(documents)]
-        half = len(document) // 2
-        middle = max(document.find(". ", half) + 2, document.find("\n", half) + 1)
-        before, after = document[:middle], document[middle:]
-        yield f"{attack}\n\n{document}"
-        yield f"{before}{attack}\n{after}" if middle > 1 else f"{document} {attack}"
-        yield f"{document}\n\n{attack}"
-
-
 def rates(path, documents):
     """Return the share of planted attacks of each type that rules or model find."""
     result = {}
     for kind, attacks in json.loads(path.read_text(encoding="utf-8")).items():
-        texts = list(plant(attacks, documents))
+        texts = [
+            plant(documents[37 * row % len(documents)], attack, place).text
+            for row, attack in enumerate(attacks)
+            for place in PLACES
+        ]
         verdicts = judge_findings(screen(texts), len(texts))
         result[kind] = 1 - verdicts.count("clean") / len(texts)
     return result

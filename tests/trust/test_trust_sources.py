@@ -14,7 +14,6 @@ from rag_eval.corpus.loading import author_hash
 from rag_eval.trust.sources import (
     _judge_domains,
     explain_factors,
-    explain_trust,
     judge_sources,
     vouched_for,
 )
@@ -120,25 +119,6 @@ def test_missing_configuration_is_a_named_state():
     domains = judge(sources, Trust(domains=("example.org",))).iloc[0]
     assert domains["trust"] == 0.4
     assert domains[columns].tolist() == ["allowed", "not_configured", "not_configured"]
-
-
-@pytest.mark.parametrize(
-    ("config", "score", "verdict", "passed"),
-    [
-        (CONFIG, 0.7, "clean", True),
-        (CONFIG, 0.7, "warning", True),
-        (CONFIG, 0.7, "blocked", False),
-        (Trust(), None, "clean", True),
-    ],
-)
-def test_a_chunk_has_trust_with_factors_and_a_poison_check(config, score, verdict, passed):
-    row = judge(make_sources(("example.org", ANN, NOW)), config).iloc[0].to_dict()
-    codes = [] if verdict == "clean" else ["pattern.override"]
-    found = explain_trust(row | {"chunk_id": "c1", "verdict": verdict, "reasons": codes}, TODAY)
-    assert (found.snippet_id, found.score) == ("c1", score)
-    assert found.factors == explain_factors(row, TODAY)
-    check = found.poison_check
-    assert (check.passed, check.blocked, check.warnings) == (passed, not passed, tuple(codes))
 
 
 @settings(max_examples=40)
