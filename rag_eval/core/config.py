@@ -42,9 +42,8 @@ class Grep(Part):
     """Evidence by literal terms, for identifiers that a ranking may miss."""
 
     kind: Literal["grep"]
-    terms: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
-        default=(), description="default: names and quoted words of the question"
-    )
+    terms: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
+    """Default: names and quoted words of the question."""
     max_hits: int = Field(default=5, ge=1, le=1000)
     """Most passages for one question."""
 
@@ -112,9 +111,8 @@ class Answers(Part):
     """Whether a question without evidence ends the run before a model is asked."""
     schema_retry_attempts: int = Field(default=2, ge=0, le=10)
     """How often a reply of the wrong form is requested again, with the reason."""
-    adaptive_top_k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
-        default=(20,), description="top_k of each rerun after a provenance failure"
-    )
+    adaptive_top_k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = (20,)
+    """`top_k` of each rerun after a provenance failure."""
     validators: tuple[PluginUse, ...] = ()
     """Domain rules that every answer must follow."""
     postprocessors: tuple[PluginUse, ...] = ()
@@ -214,9 +212,8 @@ class Trust(Part):
     for docstrings."""
     authors: tuple[AuthorName, ...] = Field(default=(), max_length=10_000)
     """Known authors; compared without regard to case and runs of white space."""
-    keys: dict[Name, PublicKey] = Field(
-        default_factory=dict, description="name -> Ed25519 public key, 32 bytes in base64"
-    )
+    keys: dict[Name, PublicKey] = Field(default_factory=dict)
+    """Public keys by name: Ed25519, 32 bytes in base64."""
     manifest: str | None = None
     """Recorded hashes of the documents, relative to the gold set; <manifest>.sig must sign it where
     keys are given."""

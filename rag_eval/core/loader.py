@@ -42,11 +42,8 @@ class Chunker(Part):
     """Format that decides where a text may be cut."""
     max_tokens: int = Field(default=256, ge=8, le=100_000)
     """Longest chunk in words; each character of a script without blanks counts as a word."""
-    overlap: int = Field(
-        default=0,
-        ge=0,
-        description="tokens repeated from the end of the chunk before (kinds text and markdown)",
-    )
+    overlap: int = Field(default=0, ge=0)
+    """Tokens repeated from the end of the chunk before (kinds text and markdown)."""
 
     @model_validator(mode="after")
     def _overlap_is_smaller(self) -> Self:

@@ -45,9 +45,8 @@ class Embedding(Part):
 
     model: str | None = Field(default=None, description=MODELS)
     config: dict[str, ConfigValue] = Field(default_factory=dict)
-    vectors: str | None = Field(
-        default=None, description="an .npz file with `sha256` and `vectors`"
-    )
+    vectors: str | None = None
+    """An .npz file with `sha256` and `vectors`."""
 
     @classmethod
     def from_settings(cls, function: str, config: Mapping[str, ConfigValue]) -> "Embedding":

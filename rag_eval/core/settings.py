@@ -55,9 +55,8 @@ class Endpoint(Part):
     """Model that is asked."""
     api_key: SecretStr | None = None
     """Key, if it is not in a variable."""
-    api_key_env: EnvironmentName | None = Field(
-        default=None, description="environment variable that holds the key"
-    )
+    api_key_env: EnvironmentName | None = None
+    """Environment variable that holds the key."""
     concurrency: int = Field(default=4, ge=1, le=256)
     """Most requests at a time."""
     timeout_s: float = Field(default=60, gt=0, le=3600)
@@ -68,26 +67,19 @@ class Endpoint(Part):
     """Sampling temperature."""
     max_tokens: int = Field(default=1024, ge=1, le=1_000_000)
     """Longest reply."""
-    seed: int | None = Field(
-        default=0,
-        description="sent where not null; equal requests are answered from the cache in any case",
-    )
-    price_per_1k_tokens_in: float = Field(default=0, ge=0)
-    """For the cost figures."""
-    price_per_1k_tokens_out: float = Field(default=0, ge=0)
-    """For the cost figures."""
+    seed: int | None = 0
+    """Sent where not null; equal requests are answered from the cache in any case."""
+    price_per_1k_tokens_in: float = Field(default=0, ge=0, description="for the cost figures")
+    price_per_1k_tokens_out: float = Field(default=0, ge=0, description="for the cost figures")
 
 
 class EmbeddingFunction(Part):
     """A Chroma embedding function that gold sets may name."""
 
-    function: str = Field(
-        pattern=r"^[A-Za-z0-9_]+$", description="name of the function in Chroma, such as openai"
-    )
-    config: dict[str, ConfigValue] = Field(
-        default_factory=dict,
-        description="given to the function: api_base, model_name, api_key_env_var and the like",
-    )
+    function: str = Field(pattern=r"^[A-Za-z0-9_]+$")
+    """Name of the function in Chroma, such as openai."""
+    config: dict[str, ConfigValue] = Field(default_factory=dict)
+    """Given to the function: api_base, model_name, api_key_env_var and the like."""
 
 
 class _PairModel(Part):
@@ -165,10 +157,8 @@ class EngineFields(Part):
     section_id: str | None = None
     """Section of a unit."""
     text: str = Field(default="text", description="text of a unit; empty where the index has none")
-    vector: str | None = Field(
-        default=None,
-        description="vectors; default: embedding, and the unnamed vectors of Qdrant",
-    )
+    vector: str | None = None
+    """Vectors; default: embedding, and the unnamed vectors of Qdrant."""
 
 
 class EngineSettings(Part):
@@ -176,18 +166,13 @@ class EngineSettings(Part):
 
     index: str = Field(min_length=1, max_length=500, description="index, collection or table")
     fields: EngineFields = EngineFields()
-    filters: dict[str, FilterValue | list[FilterValue]] = Field(
-        default_factory=dict, description="field -> accepted value or values; all must hold"
-    )
-    embedding: str | None = Field(
-        default=None,
-        description="how questions are embedded: a name under `embeddings`, or module:attribute of "
-        "a function from texts to vectors; it must be the model of the index",
-    )
-    api_key_env: EnvironmentName | None = Field(
-        default=None,
-        description="environment variable that holds the key, or the password of PostgreSQL",
-    )
+    filters: dict[str, FilterValue | list[FilterValue]] = Field(default_factory=dict)
+    """Accepted value or values of fields, by name; all must hold."""
+    embedding: str | None = None
+    """How questions are embedded: a name under `embeddings`, or module:attribute of a function from
+    texts to vectors; it must be the model of the index."""
+    api_key_env: EnvironmentName | None = None
+    """Environment variable that holds the key, or the password of PostgreSQL."""
 
 
 class OpenSearchEngine(EngineSettings):
@@ -196,9 +181,8 @@ class OpenSearchEngine(EngineSettings):
     kind: Literal["opensearch"]
     url: HttpUrl
     """Address of the cluster."""
-    search_pipeline: str | None = Field(
-        default=None, min_length=1, description="pipeline that normalizes scores, for mode hybrid"
-    )
+    search_pipeline: str | None = Field(default=None, min_length=1)
+    """Pipeline that normalizes scores, for mode hybrid."""
 
 
 class QdrantEngine(EngineSettings):
@@ -225,11 +209,9 @@ class PgvectorEngine(EngineSettings):
     """Address, `postgresql://user@host/database`."""
     distance: Literal["cosine", "l2", "inner_product"] = "cosine"
     """Distance that orders the rows."""
-    session: dict[str, str] = Field(
-        default_factory=dict,
-        description="settings of the session, such as hnsw.ef_search; an HNSW index returns at "
-        "most as many rows as hnsw.ef_search says",
-    )
+    session: dict[str, str] = Field(default_factory=dict)
+    """Settings of the session, such as hnsw.ef_search; an HNSW index returns at most as many rows
+    as hnsw.ef_search says."""
 
     @field_validator("url")
     @classmethod
@@ -247,14 +229,10 @@ class ChromaServer(Part):
 
     tenant: str = Field(default="default_tenant", min_length=1)
     """Tenant that owns the database."""
-    database: str = Field(
-        default="default_database",
-        min_length=1,
-        description="give each home that shares a server a database of its own",
-    )
-    headers: dict[str, SecretStr] = Field(
-        default_factory=dict, description="sent with each request, such as Authorization"
-    )
+    database: str = Field(default="default_database", min_length=1)
+    """Give each home that shares a server a database of its own."""
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    """Sent with each request, such as Authorization."""
 
 
 TELEMETRY_OFF = {
@@ -318,126 +296,74 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    home: Annotated[str, BeforeValidator(str)] = Field(
-        default=".rag_eval",
-        min_length=1,
-        description="folder of artifacts, embeddings, Chroma, MLflow and Dagster stores; or the "
-        "address of an object store that workers share, such as s3://bucket/home",
-    )
-    scratch: Path = Field(
-        default=Path(".rag_eval"),
-        description="with an address as home: folder for local copies and for what can be made "
-        "again, such as the embedded Chroma",
-    )
+    home: Annotated[str, BeforeValidator(str)] = Field(default=".rag_eval", min_length=1)
+    """Folder of artifacts, embeddings, Chroma, MLflow and Dagster stores; or the address of an
+    object store that workers share, such as s3://bucket/home."""
+    scratch: Path = Path(".rag_eval")
+    """With an address as home: folder for local copies and for what can be made again, such as the
+    embedded Chroma."""
     reports: Path = Field(default=Path("reports"), description="where reports are written")
     gold_sets: Path = Field(default=Path("gold_sets"), description="folder of gold sets")
     primary_gold_set: str = Field(
         default="pandas_api", description="default: the only gold set of the folder, else this one"
     )
     """Gold set whose report is at the top of `reports`."""
-    tracking_uri: str | None = Field(
-        default=None,
-        validate_default=True,
-        description="MLflow; default: SQLite in the home, so an address as home needs a server",
-    )
-    chroma_url: ServerUrl | None = Field(
-        default=None,
-        description="http(s)://host:port/path of a Chroma server, with credentials in "
-        "chroma.headers; default: embedded in the home",
-    )
+    tracking_uri: str | None = Field(default=None, validate_default=True)
+    """MLflow; default: SQLite in the home, so an address as home needs a server."""
+    chroma_url: ServerUrl | None = None
+    """Chroma server, http(s)://host:port/path, with credentials in chroma.headers; default: embedded
+    in the home."""
     chroma: ChromaServer = ChromaServer()
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job, in UTC")
-    schedule_on: bool = Field(
-        default=True,
-        description="whether Dagster starts the nightly job by itself; off under make ui, "
-        "until a person turns the schedule on there",
-    )
-    asset_key_prefix: str = Field(
-        default="",
-        pattern=r"^[A-Za-z0-9_]*$",
-        description="first part of the keys of Dagster's assets; each code location of an "
-        "instance needs its own",
-    )
-    executor: str = Field(
-        default="in_process",
-        pattern=r"^[A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?$",
-        description="how Dagster runs the steps of a run: in_process, multiprocess, k8s, docker, "
-        "celery, dask, or module:attribute",
-    )
-    executor_config: dict[str, Any] = Field(
-        default_factory=dict,
-        description="configuration of the executor; default: the configuration of each run",
-    )
+    schedule_on: bool = True
+    """Whether Dagster starts the nightly job by itself; off under make ui, until a person turns the
+    schedule on there."""
+    asset_key_prefix: str = Field(default="", pattern=r"^[A-Za-z0-9_]*$")
+    """First part of the keys of Dagster's assets; each code location of an instance needs its
+    own."""
+    executor: str = Field(default="in_process", pattern=r"^[A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?$")
+    """How Dagster runs the steps of a run: in_process, multiprocess, k8s, docker, celery, dask, or
+    module:attribute."""
+    executor_config: dict[str, Any] = Field(default_factory=dict)
+    """Configuration of the executor; default: the configuration of each run."""
     alerts: MailAlerts | None = None
-    rerankers: dict[str, ImportPath] = Field(
-        default_factory=dict,
-        description="name -> module:attribute of a reranker that gold sets may name",
-    )
-    sources: dict[str, Source] = Field(
-        default_factory=dict,
-        description="name -> module:attribute or URL of a retriever that gold sets may name",
-    )
+    rerankers: dict[str, ImportPath] = Field(default_factory=dict)
+    """Rerankers that gold sets may name: name -> module:attribute."""
+    sources: dict[str, Source] = Field(default_factory=dict)
+    """Retrievers that gold sets may name: name -> module:attribute or URL."""
     external: ExternalLimits = ExternalLimits()
     engines: dict[Name, Annotated[AnyEngine, Field(discriminator="kind")]] = Field(
         default_factory=dict, description="name -> index of a search engine that gold sets may name"
     )
-    embeddings: dict[Name, EmbeddingFunction] = Field(
-        default_factory=dict,
-        description="name -> Chroma embedding function that gold sets may name",
-    )
-    corpus_roots: tuple[Annotated[StoreUrl | Path, Field(union_mode="left_to_right")], ...] = Field(
-        default=(),
-        description="folders outside a gold set's own that gold sets may read from, and addresses "
-        "of object stores, such as s3://bucket/corpora",
-    )
-    package_docs: tuple[str, ...] = Field(
-        default=("pandas",),
-        description="installed distributions that the loader package_docs may import",
-    )
-    shard_workers: int = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description="processes that work on the shards of a large corpus; 0: one for each core, "
-        "1: this process only",
-    )
-    ray: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Ray cluster that works on the shards instead: an address, or local; its "
-        "workers must see the home",
-    )
-    endpoints: dict[str, Endpoint] = Field(
-        default_factory=dict,
-        description="name -> OpenAI-compatible chat endpoint that gold sets may name",
-    )
-    verifiers: dict[Name, VerifierSettings] = Field(
-        default_factory=dict,
-        description="name -> model that scores answer sentences, which gold sets may name",
-    )
-    database_url: SecretStr | None = Field(
-        default=None,
-        validate_default=True,
-        description="SQLAlchemy address of the SQL store (traces, outcomes); default: SQLite in "
-        "the home, so an address as home needs PostgreSQL",
-    )
-    wait_s: float = Field(
-        default=600,
-        ge=0,
-        le=86_400,
-        description="longest wait for another run that writes to the home, in seconds; 0: none. "
-        "Dagster's default is 7,200",
-    )
-    trust_as_of: dt.date | None = Field(
-        default=None,
-        description="day that documents' ages are counted to, to repeat a run; default: today, UTC",
-    )
-    html_report: bool = Field(
-        default=True, description="whether runs write the page, which takes seconds"
-    )
-    price_per_1k_embedding_tokens: float = Field(
-        default=0.0, ge=0, description="for cost_per_1k; local models cost nothing"
-    )
+    embeddings: dict[Name, EmbeddingFunction] = Field(default_factory=dict)
+    """Chroma embedding functions that gold sets may name, by name."""
+    corpus_roots: tuple[Annotated[StoreUrl | Path, Field(union_mode="left_to_right")], ...] = ()
+    """Folders outside a gold set's own that gold sets may read from, and addresses of object
+    stores, such as s3://bucket/corpora."""
+    package_docs: tuple[str, ...] = ("pandas",)
+    """Installed distributions that the loader package_docs may import."""
+    shard_workers: int = Field(default=0, ge=0, le=1024)
+    """Processes that work on the shards of a large corpus; 0: one for each core, 1: this process
+    only."""
+    ray: str | None = Field(default=None, min_length=1)
+    """Ray cluster that works on the shards instead: an address, or local; its workers must see the
+    home."""
+    endpoints: dict[str, Endpoint] = Field(default_factory=dict)
+    """OpenAI-compatible chat endpoints that gold sets may name, by name."""
+    verifiers: dict[Name, VerifierSettings] = Field(default_factory=dict)
+    """Models that score answer sentences, which gold sets may name, by name."""
+    database_url: SecretStr | None = Field(default=None, validate_default=True)
+    """SQLAlchemy address of the SQL store (traces, outcomes); default: SQLite in the home, so an
+    address as home needs PostgreSQL."""
+    wait_s: float = Field(default=600, ge=0, le=86_400)
+    """Longest wait for another run that writes to the home, in seconds; 0: none. Dagster's default
+    is 7,200."""
+    trust_as_of: dt.date | None = None
+    """Day that documents' ages are counted to, to repeat a run; default: today, UTC."""
+    html_report: bool = True
+    """Whether runs write the page, which takes seconds."""
+    price_per_1k_embedding_tokens: float = Field(default=0.0, ge=0)
+    """For cost_per_1k; local models cost nothing."""
     feature_hybrid_retrieval: bool = Field(
         default=False,
         validation_alias=AliasChoices(

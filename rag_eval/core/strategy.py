@@ -37,10 +37,8 @@ PriorKind = Literal["any", "bm25", "vector", "hybrid"]
 class Rerank(Part):
     """A step after retrieval. `mmr`: lambda weighs relevance against likeness to chosen chunks."""
 
-    kind: str = Field(
-        pattern=r"^[a-z][a-z0-9_]*$",
-        description="mmr, or a name that the settings map to an import path",
-    )
+    kind: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """`mmr`, or a name that the settings map to an import path."""
     lambda_: float = Field(default=0.7, ge=0, le=1, alias="lambda")
     """Weight of relevance in `mmr`; the rest weighs novelty."""
     depth: int = Field(default=50, ge=1, le=1000)

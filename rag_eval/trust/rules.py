@@ -208,25 +208,19 @@ class LinearPattern:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
 
-    # Both are compiled at the first use: few texts need the rules of all languages.
-
     @functools.cached_property
     def _compiled(self) -> Any:
+        """Compiled at the first use, because few texts need the rules of all languages."""
         return re2.compile(self._pattern, _make_options())
 
-    @functools.cached_property
-    def _test(self) -> Signals:
-        return Signals({"": self._pattern})
-
     def matches(self, data: bytes) -> bool:
-        """Tell whether the pattern matches somewhere, which is faster than a search."""
-        return bool(self._test.find(data))
+        """Tell whether the pattern matches somewhere."""
+        return self._compiled.search(data) is not None
 
     def find(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Yield the byte spans of the matches in order, each of the only group that matched."""
-        if self.matches(data):
-            for match in self._compiled.finditer(data):
-                yield match.span(match.lastindex or 0)
+        for match in self._compiled.finditer(data):
+            yield match.span(match.lastindex or 0)
 
     def find_all(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield the characters of all matches."""
