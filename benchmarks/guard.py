@@ -230,8 +230,9 @@ def verdicts_by_set(texts: Texts) -> dict[str, list[str]]:
     """Judge each text alone, and return the verdicts of each set."""
     pairs, by_set = list(texts), dict[str, list[str]]()
     findings = guard.screen([text for _, text in pairs])
-    for (name, _), verdict in zip(pairs, guard.judge_findings(findings, len(pairs)), strict=True):
-        by_set.setdefault(name, []).append(verdict)
+    ranks, _ = guard.rank_findings(findings, len(pairs))
+    for (name, _), rank in zip(pairs, ranks, strict=True):
+        by_set.setdefault(name, []).append(guard.VERDICTS[rank])
     return by_set
 
 

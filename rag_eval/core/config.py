@@ -114,7 +114,7 @@ class Answers(Part):
     adaptive_top_k: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = (20,)
     """`top_k` of each rerun after a provenance failure."""
     validators: tuple[PluginUse, ...] = ()
-    """Domain rules that every answer must follow."""
+    """Domain rules for answers."""
     postprocessors: tuple[PluginUse, ...] = ()
     """Plug-ins that reword an accepted answer or extract findings from it, in this order."""
     cross_section_allowed: tuple[tuple[str, str], ...] = ()

@@ -311,8 +311,8 @@ class Settings(BaseSettings):
     tracking_uri: str | None = Field(default=None, validate_default=True)
     """MLflow; default: SQLite in the home, so an address as home needs a server."""
     chroma_url: ServerUrl | None = None
-    """Chroma server, http(s)://host:port/path, with credentials in chroma.headers; default: embedded
-    in the home."""
+    """Chroma server, http(s)://host:port/path, with credentials in chroma.headers; default:
+    embedded in the home."""
     chroma: ChromaServer = ChromaServer()
     schedule: str = Field(default="0 2 * * *", description="cron of the nightly job, in UTC")
     schedule_on: bool = True

@@ -4,6 +4,7 @@ Every rule runs on every view of a text. Hidden and encoded text are findings to
 """
 
 import itertools
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -15,7 +16,6 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray, IntArray, Ranges, find_overlaps
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Verdict
 from rag_eval.core.frames import make_frame
-from rag_eval.trust.markup import find_quotations
 from rag_eval.trust.rules import RuleSet, Severity
 from rag_eval.trust.sentences import find_addressing
 from rag_eval.trust.text import read_all
@@ -38,6 +38,38 @@ _RAISED: dict[Severity, Severity] = {"hint": "hint", "warning": "blocked", "bloc
 """Severity in hidden or decoded text. Honest text is visible, so a warning becomes a block."""
 
 
+_QUOTED = re.compile(
+    r"(?<!\w)\"(?=\S)[^\"]{2,300}\"(?!\w)|“[^“”]{2,300}”|„[^„“”]{2,300}[“”]|«[^«»]{2,300}»"
+    r"|(?<!\w)['‘](?=\S{1,40}\s\S{1,40}\s\S)(?:[^'‘’]|(?<=\w)['’](?=\w)){2,300}['’](?!\w)"
+    r"|(?<!`)(`{1,2})(?!`)[^`]{1,300}(?<!`)\1(?!`)"
+    r"|^ {0,3}>[^\n]{1,300}(?:\n {0,3}>[^\n]{0,300}){0,5}"
+    r"|<(code|pre|kbd|samp|q|blockquote)\b[^<>]{0,100}>[^<]{1,600}</\2>",
+    re.MULTILINE,
+)
+_FENCE = re.compile(r"^[ \t>]{0,12}(?:`{3,20}|~{3,20})[^\n]*", re.MULTILINE)
+_LONGEST_FENCE, _MOST_QUOTED = 2000, 0.5
+
+
+def _find_quotations(text: str) -> list[tuple[int, int]]:
+    """List the quotations and the code of a text in order, without overlaps.
+
+    Long ones do not count, and none count when they are half of the text: otherwise an attacker
+    could quote all of it.
+    """
+    fences = [match.span() for match in _FENCE.finditer(text)]
+    code = ((first[0], last[1]) for first, last in zip(fences[::2], fences[1::2], strict=False))
+    spans = [span for span in code if span[1] - span[0] <= _LONGEST_FENCE]
+    spans += [match.span() for match in _QUOTED.finditer(text)]
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    total = sum(end - start for start, end in joined)
+    return joined if total <= _MOST_QUOTED * len(text.strip()) else []
+
+
 def _soften_quotations(
     text: str, matches: list[_Match], about_code: frozenset[str]
 ) -> Iterator[_Match]:
@@ -45,7 +77,7 @@ def _soften_quotations(
     # A person mentions an order in quotation marks, but an attacker may add the marks as well. So a
     # quotation with matches of different rules, hints aside, is a warning too. All warnings in
     # quotations are of one rule: a page that quotes many orders has one sign of an attack.
-    quotations = find_quotations(text) if matches else []
+    quotations = _find_quotations(text) if matches else []
     quoted: dict[int, set[str]] = {}
     for start, end, rule, severity, detail in matches:
         place = bisect_right(quotations, (start, len(text))) - 1
@@ -221,12 +253,6 @@ def rank_findings(findings: pd.DataFrame, n: int) -> tuple[IntArray, list[list[s
         reasons[row].insert(0, TOGETHER)
     rank[together] = _RANK["blocked"]
     return rank, reasons
-
-
-def judge_findings(findings: pd.DataFrame, n: int) -> list[Verdict]:
-    """Return the verdict on each of n texts alone, by the rule of `rank_findings`."""
-    ranks, _ = rank_findings(findings, n)
-    return [VERDICTS[rank] for rank in ranks]
 
 
 def judge_chunks(

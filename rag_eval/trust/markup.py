@@ -184,38 +184,6 @@ def read_markup(text: str) -> tuple[list[Tag], list[tuple[int, int]]]:
     return tags, code
 
 
-_QUOTED = re.compile(
-    r"(?<!\w)\"(?=\S)[^\"]{2,300}\"(?!\w)|“[^“”]{2,300}”|„[^„“”]{2,300}[“”]|«[^«»]{2,300}»"
-    r"|(?<!\w)['‘](?=\S{1,40}\s\S{1,40}\s\S)(?:[^'‘’]|(?<=\w)['’](?=\w)){2,300}['’](?!\w)"
-    r"|(?<!`)(`{1,2})(?!`)[^`]{1,300}(?<!`)\1(?!`)"
-    r"|^ {0,3}>[^\n]{1,300}(?:\n {0,3}>[^\n]{0,300}){0,5}"
-    r"|<(code|pre|kbd|samp|q|blockquote)\b[^<>]{0,100}>[^<]{1,600}</\2>",
-    re.MULTILINE,
-)
-_FENCE = re.compile(r"^[ \t>]{0,12}(?:`{3,20}|~{3,20})[^\n]*", re.MULTILINE)
-_LONGEST_FENCE, _MOST_QUOTED = 2000, 0.5
-
-
-def find_quotations(text: str) -> list[tuple[int, int]]:
-    """List the quotations and the code of a text in order, without overlaps.
-
-    Long ones do not count, and none count when they are half of the text: otherwise an attacker
-    could quote all of it.
-    """
-    fences = [match.span() for match in _FENCE.finditer(text)]
-    code = ((first[0], last[1]) for first, last in zip(fences[::2], fences[1::2], strict=False))
-    spans = [span for span in code if span[1] - span[0] <= _LONGEST_FENCE]
-    spans += [match.span() for match in _QUOTED.finditer(text)]
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if joined and start < joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
-        else:
-            joined.append((start, end))
-    total = sum(end - start for start, end in joined)
-    return joined if total <= _MOST_QUOTED * len(text.strip()) else []
-
-
 # ---- Styles
 
 _END = r"(?:;|$|!)"

@@ -1,4 +1,4 @@
-"""Unify the spelling of text, undo spellings that dodge the rules, and tell text from bytes."""
+"""Unify the spelling of text, and undo spellings that dodge the rules."""
 
 import functools
 import itertools
@@ -110,53 +110,6 @@ def normalise(text: str) -> str:
     return " ".join(_compose(text).lower().split())
 
 
-# ---- Decoded bytes
-
-_COMMON = frozenset(load_words("decoding")["common"])
-_WORD = re.compile(r"[^\W\d_]+")
-_PRINTABLE_ASCII = bytes(range(32, 127)) + b"\t\n\r"
-_LATIN_END = 0x250
-_HEAD = 4000
-_LEAST_CHARS, _LEAST_WORDS, _LONGEST_WORD = 6, 2, 28
-_PRINTABLE_SHARE, _LETTER_SHARE, _KNOWN_SHARE = 0.95, 0.7, 0.15
-
-
-def decode_printable(data: bytes) -> str | None:
-    """Decode UTF-8 bytes; None if over 5 % of the characters cannot be printed."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    if text.isascii():
-        bad = len(data.translate(None, _PRINTABLE_ASCII))
-    else:
-        bad = sum(not (letter.isprintable() or letter in "\t\n\r") for letter in text)
-    return text if text and bad <= (1 - _PRINTABLE_SHARE) * len(text) else None
-
-
-def is_text(text: str) -> bool:
-    """Tell whether a text reads like sentences: mostly letters, with known words.
-
-    If half of the letters are beyond Latin, no known word is needed: random bytes hardly ever
-    decode to such text.
-    """
-    head = text[:_HEAD]
-    if len(head) < _LEAST_CHARS:
-        return False
-    letters = [letter for letter in head if letter.isalpha()]
-    if len(letters) + head.count(" ") + head.count("\n") < _LETTER_SHARE * len(head):
-        return False
-    if sum(ord(letter) >= _LATIN_END for letter in letters) * 2 > len(letters):
-        return True
-    words = [word.lower() for word in _WORD.findall(head)]
-    n_known = sum(word in _COMMON for word in words)
-    return (
-        len(words) >= _LEAST_WORDS
-        and n_known >= max(1, _KNOWN_SHARE * len(words))
-        and max(map(len, words)) <= _LONGEST_WORD
-    )
-
-
 # ---- Spellings that dodge the rules: accents, look-alikes, digits, separators
 
 STEMS = load_words("decoding")["orders"]
@@ -222,7 +175,7 @@ def _load_vocabulary() -> frozenset[str]:
     verbs = [*sentences["tasks"], *sentences["nouns_too"]]
     stems = {verb.removesuffix("e") for verb in verbs}
     endings = (f"{stem}{ending}" for stem in stems for ending in ("s", "ed", "es", "ing", "ion"))
-    vocabulary = (*_COMMON, *sentences["closed"], *verbs, *endings)
+    vocabulary = (*load_words("decoding")["common"], *sentences["closed"], *verbs, *endings)
     return frozenset(word for word in vocabulary if len(word) > 1)
 
 

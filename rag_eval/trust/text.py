@@ -26,8 +26,6 @@ from rag_eval.trust.spelling import (
     GLUED,
     JOINED,
     STEMS,
-    decode_printable,
-    is_text,
     list_odd_spellings,
     load_words,
     normalise,
@@ -187,6 +185,40 @@ _SHIFT_OF: dict[str, int] = {
 """Shifted beginning of a word of an order -> shift that reads the word."""
 
 
+_COMMON = frozenset(load_words("decoding")["common"])
+_WORD = re.compile(r"[^\W\d_]+")
+_LATIN_END, _HEAD = 0x250, 4000
+_LEAST_CHARS, _LEAST_WORDS, _LONGEST_WORD = 6, 2, 28
+_ODD_SHARE, _LETTER_SHARE, _KNOWN_SHARE = 0.05, 0.7, 0.15
+
+
+def _decode_printable(data: bytes) -> str | None:
+    """Decode UTF-8 bytes; None if over 5 % of the characters cannot be printed."""
+    with contextlib.suppress(UnicodeDecodeError):
+        text = data.decode("utf-8")
+        odd = sum(not (letter.isprintable() or letter in "\t\n\r") for letter in text)
+        return text if odd <= _ODD_SHARE * len(text) else None
+    return None
+
+
+def _is_text(text: str) -> bool:
+    """Tell whether a text reads like sentences: mostly letters, with known words."""
+    head = text[:_HEAD]
+    letters = [letter for letter in head if letter.isalpha()]
+    n_blanks = head.count(" ") + head.count("\n")
+    if len(head) < _LEAST_CHARS or len(letters) + n_blanks < _LETTER_SHARE * len(head):
+        return False
+    if sum(ord(letter) >= _LATIN_END for letter in letters) * 2 > len(letters):
+        return True  # random bytes hardly ever decode to such text
+    words = [word.lower() for word in _WORD.findall(head)]
+    n_known = sum(word in _COMMON for word in words)
+    return (
+        len(words) >= _LEAST_WORDS
+        and n_known >= max(1, _KNOWN_SHARE * len(words))
+        and max(map(len, words)) <= _LONGEST_WORD
+    )
+
+
 def _decode_base64(run: str) -> Iterator[bytes]:
     """Decode a run and then the first line alone, because later lines may only look encoded."""
     if len(set(run[:200])) < _DISTINCT_LETTERS:  # a line of few different letters, such as a rule
@@ -234,8 +266,8 @@ def _find_encoded(text: str, names: set[str]) -> Discovery:
     discovery = Discovery()
     for name, (runs, decode) in _DECODERS.items():
         for start, end in runs.find_all(text) if name in names else ():
-            texts = map(decode_printable, decode(text[start : min(end, start + _LONGEST)]))
-            if decoded := next((read for read in texts if read and is_text(read)), None):
+            texts = map(_decode_printable, decode(text[start : min(end, start + _LONGEST)]))
+            if decoded := next((read for read in texts if read and _is_text(read)), None):
                 discovery.decode(name, decoded, (start, end), suspicious=True)
     spans = (_load_spelling(name).find_all(text) for name in _RESPELLED if name in names)
     for span in _join_near(sorted(itertools.chain.from_iterable(spans)), len(text)):
@@ -247,7 +279,7 @@ def _find_encoded(text: str, names: set[str]) -> Discovery:
         shifted.setdefault(_SHIFT_OF[text[start:end].lower()], []).append((start, end))
     for by, words in shifted.items():
         for span in _join_near(words, len(text)):
-            if is_text(decoded := _shift(text[slice(*span)], by)):
+            if _is_text(decoded := _shift(text[slice(*span)], by)):
                 discovery.decode("cipher", decoded, span, suspicious=True)
     return discovery
 

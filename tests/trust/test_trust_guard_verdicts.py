@@ -10,9 +10,10 @@ from rag_eval.trust.guard import (
     ALLOWED,
     BESIDE,
     TOGETHER,
+    VERDICTS,
     find_across_titles,
     judge_chunks,
-    judge_findings,
+    rank_findings,
 )
 
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]
@@ -169,7 +170,8 @@ def test_a_warning_beside_a_blocked_text_blocks_until_that_is_allowed():
     ],
 )
 def test_two_warnings_of_different_rules_in_a_text_block_it(rows, verdict):
-    assert judge_findings(findings(*((1, *row) for row in rows)), 3) == ["clean", verdict, "clean"]
+    ranks, _ = rank_findings(findings(*((1, *row) for row in rows)), 3)
+    assert [VERDICTS[rank] for rank in ranks] == ["clean", verdict, "clean"]
 
 
 def test_warnings_that_block_together_say_so_and_spare_their_neighbours():
@@ -210,4 +212,4 @@ def test_an_order_split_over_title_and_text_is_found_at_the_chunk():
 )
 def test_one_rule_in_two_languages_is_one_sign(rules, verdict):
     found = findings(*((0, 0, 5, f"pattern.{rule}", "warning") for rule in rules))
-    assert judge_findings(found, 1) == [verdict]
+    assert VERDICTS[rank_findings(found, 1)[0][0]] == verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_eval.trust.guard import judge_findings, screen
+from rag_eval.trust.guard import VERDICTS, rank_findings, screen
 from rag_eval.trust.rules import RuleSet
 
 TABLE = tomllib.loads(Path(__file__).with_name("languages.toml").read_text(encoding="utf-8"))
@@ -16,7 +16,7 @@ FEWEST_BLOCKED = 7
 
 def judge(texts):
     found = screen(texts, sentences=False)
-    return found, judge_findings(found, len(texts))
+    return found, [VERDICTS[rank] for rank in rank_findings(found, len(texts))[0]]
 
 
 @pytest.mark.parametrize("language", TABLE)

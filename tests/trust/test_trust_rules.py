@@ -8,7 +8,7 @@ from planting import PLACES, plant
 
 from rag_eval.corpus.loaders.package_docs import PackageDocs
 from rag_eval.corpus.loading import load_corpus
-from rag_eval.trust.guard import judge_findings, screen
+from rag_eval.trust.guard import VERDICTS, rank_findings, screen
 from rag_eval.trust.rules import Rule, RuleSet
 
 LISTS = {
@@ -184,8 +184,8 @@ def rates(path, documents):
             for row, attack in enumerate(attacks)
             for place in PLACES
         ]
-        verdicts = judge_findings(screen(texts), len(texts))
-        result[kind] = 1 - verdicts.count("clean") / len(texts)
+        ranks, _ = rank_findings(screen(texts), len(texts))
+        result[kind] = (ranks > 0).mean()
     return result
 
 
@@ -206,6 +206,6 @@ def test_clean_text_passes(shared_data, pandas_texts, xquad_texts):
     rows = lines(shared_data / "scifact" / "corpus.jsonl")
     scifact = [f"{row['title']}\n{row['text']}" for row in rows]
     for name, texts in (("pandas", pandas_texts), ("xquad", xquad_texts), ("scifact", scifact)):
-        verdicts = judge_findings(screen(texts), len(texts))
-        assert verdicts.count("blocked") <= 0.001 * len(texts), name
-        assert len(texts) - verdicts.count("clean") <= 0.005 * len(texts), name
+        ranks, _ = rank_findings(screen(texts), len(texts))
+        assert (ranks == VERDICTS.index("blocked")).mean() <= 0.001, name
+        assert (ranks > 0).mean() <= 0.005, name
