@@ -39,6 +39,20 @@ from rag_eval.corpus.markers import read_marks
 from rag_eval.corpus.masking import covered_with, labelled_values, mask
 from rag_eval.storage.hashing import digest, text_hash
 
+
+def read_markers(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Take the markers out of an answer, and return them as (segment, number): see `read_marks`.
+
+    Scripts outside of the package call this function.
+
+    Examples
+    --------
+    >>> read_markers("Terns fly far [1][2][1]. They eat fish. [3]")
+    ('Terns fly far. They eat fish.', [(0, 1), (0, 2), (1, 3)])
+    """
+    return read_marks(text)[:2]
+
+
 _VERDICTS: dict[str, AnswerOutcome] = {
     NOT_FOUND: "not_found",
     INSUFFICIENT_EVIDENCE: "insufficient_evidence",

@@ -129,13 +129,10 @@ def test_a_cited_snippet_is_completed_or_gets_a_code(citation, expected, form):
     ("stated", "code"),
     [
         ({"ΔS": 0.3, "λ": "chaotic"}, "ok:answered"),
-        ({"deltaS": 0.3, "λ": None}, "ok:answered"),
         ({"ΔS": None, "lambda": "chaotic"}, "ok:answered"),
         ({"ΔS": 0.3}, "wrong_schema"),
-        ({"λ": "chaotic"}, "wrong_schema"),
         ({"ΔS": 1.1, "λ": "chaotic"}, "wrong_schema"),
         ({"ΔS": 0.3, "λ": "undefined"}, "wrong_schema"),
-        ({"ΔS": 0.3, "deltaS": 0.3, "λ": "chaotic"}, "wrong_schema"),
         ({"ΔS": 0.3, "λ": "chaotic", "lambda": "chaotic"}, "wrong_schema"),
     ],
 )
@@ -219,9 +216,6 @@ def test_any_json_value_is_read_and_only_a_whole_object_passes(value):
     ("changes", "message"),
     [
         ({"deltaS": ...}, "deltaS: Field required."),
-        ({"deltaS": 1.5}, "deltaS: Input should be less than or equal to 1."),
-        ({"ΔS": 0.3}, "\\u0394S: Extra inputs are not permitted."),
-        ({"citations": [7]}, "citations[0]: Input should be a valid"),
         (
             {"citations": [{"snippet_id": 3}]},
             "citations[0].snippet_id: Input should be a valid str",
@@ -295,14 +289,6 @@ def test_an_answer_is_held_against_its_evidence(body, cited, expected):
     json.dumps(judged.text)
 
 
-def test_cited_lines_become_characters_of_the_document():
-    west = "docs/capitals.md#west"
-    judged = judge("Berlin.", [Citation("docs/capitals.md", 3, 3)], evidence(SOUTH, west))
-    (span,) = judged.citations
-    assert (span.segment, span.evidence, span.doc_id) == (0, 1, "docs/capitals.md")
-    assert DOCS["docs/capitals.md"][span.start : span.end] == "Berlin is the capital of Germany."
-
-
 @pytest.mark.parametrize(
     ("quote", "code", "text"),
     [
@@ -339,14 +325,6 @@ def test_marks_leave_the_text_and_number_its_sentences():
     )
     assert judged.text == "Paris is the capital. Rome lies on the Tiber. Done [1]."
     assert [span.segment for span in judged.citations] == [0, 1]
-
-
-def test_a_repeated_citation_of_a_sentence_is_one_citation():
-    mark, cited = "[docs/capitals.md:2]", Citation("docs/capitals.md", 2, 2)
-    body = f"Paris is the capital {mark}{mark}{mark}. It is Paris {mark}."
-    judged = judge(body, [cited, cited], evidence())
-    assert [span.segment for span in judged.citations] == [0, 1]
-    assert len(judge("It is Paris.", [cited, cited], evidence()).citations) == 1
 
 
 def test_a_refusal_may_name_paths_of_the_question_only():

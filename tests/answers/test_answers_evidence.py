@@ -79,15 +79,12 @@ def test_top_k_of_a_step_or_the_gold_set_and_reruns_raise_it(own, raised, expect
     ("asked", "terms"),
     [
         ("How does DataFrame.sort_values work?", ("DataFrame.sort_values",)),
-        ("What does sort_values() return?", ("sort_values",)),
         ("What is 'the Tiber' and \"Rome\"?", ("the Tiber", "Rome")),
         ("Where is `config/app.yaml`?", ("config/app.yaml",)),
         ("What is the capital of France?", ("France",)),
         ("Paris is where?", ()),
         ("Is it HTTP2 or utf8?", ("HTTP2", "utf8")),
         ("What's Bob's job, e.g. now?", ("Bob",)),
-        ("plain words only", ()),
-        ("", ()),
     ],
 )
 def test_default_terms_are_names_and_quoted_words(asked, terms):
@@ -102,14 +99,10 @@ TEXTS = ["def sort_values(by)", "DataFrame.sort_values -> x", "Rome is the capit
     [
         ("sort_values", [0, 1]),
         ("sort", []),
-        ("Sort_values", []),
         ("rome", [2, 3]),
         ("Rome", [2]),
         ("the capital", [2]),
         ("->", [1]),
-        ("values(by", []),
-        ("sort_values(by", [0]),
-        ("ROME", []),
     ],
 )
 def test_a_term_matches_whole_words_and_capitals_as_they_stand(term, places):

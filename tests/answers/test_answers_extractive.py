@@ -2,12 +2,8 @@
 
 import pytest
 from answer_sets import clapnq, figures, scifact
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rag_eval.answers.extractive import (
-    MAX_SENTENCE,
-    SENTENCES,
     Extractive,
     Passage,
     split_sentences,
@@ -79,29 +75,6 @@ def test_only_the_first_passages_are_cited_and_a_copy_never():
     found = answer(CAPITAL, [*copies, Passage("What is the capital of France?")], 0)
     assert found.sentences[0].passage == 0
     assert {sentence.passage for sentence in found.sentences} <= {0, 2}
-
-
-words = st.sampled_from("capital France river Paris wine the of in 1999 Seine long 名前".split())
-sentence = st.lists(words, min_size=1, max_size=8).map(lambda it: " ".join(it).capitalize() + ".")
-passage_text = st.lists(sentence, max_size=5).map(" ".join) | st.text(max_size=60)
-passage = st.builds(Passage, passage_text, st.sampled_from(["", "France", "River"]))
-question = st.lists(words, min_size=1, max_size=6).map(" ".join) | st.text(max_size=20)
-
-
-@given(st.lists(st.tuples(question, st.lists(passage, max_size=5)), min_size=1, max_size=3))
-def test_extracts_are_whole_sentences_and_do_not_depend_on_the_questions_before(batch):
-    frequencies = DocumentFrequencies(20, {"capit": 3, "franc": 2, "river": 5})
-    answerer = Extractive(frequencies, 0.39)
-    for asked, passages in batch:
-        found = answerer.answer(asked, passages)
-        assert found == answer(asked, passages, frequencies=frequencies)
-        assert 0 <= found.signal <= 1
-        assert len(found.sentences) <= SENTENCES
-        scores = [one.score for one in found.sentences]
-        assert scores == sorted(scores, reverse=True)
-        for place, start, end, _ in found.sentences:
-            assert (start, end) in split_sentences(passages[place].text)
-            assert end - start <= MAX_SENTENCE
 
 
 BARS = {

@@ -43,10 +43,7 @@ def messages(body: str, *uses: PluginUse) -> list[str]:
     [
         ({"patterns": ["TODO", "as an AI"]}, "All is done.", False),
         ({"patterns": ["TODO", "as an AI"]}, "I say, as an AI, no.", True),
-        ({"patterns": ["todo"]}, "TODO", False),
         ({"patterns": ["(?i)todo"]}, "TODO", True),
-        ({"patterns": [r"\bfoo\b"]}, "foobar", False),
-        ({"patterns": [r"^- "]}, "a\n- b", False),
         ({"patterns": [r"(?m)^- "]}, "a\n- b", True),
     ],
 )
@@ -61,7 +58,6 @@ def test_ban_regex(options, body, rejected):
         ({"pattern": r"\[[^\]]+:\d+\]", "min_count": 2}, "A [a:1]. B [b:2].", False),
         ({"pattern": r"\[[^\]]+:\d+\]", "min_count": 3}, "A [a:1]. B [b:2].", True),
         ({"pattern": "aa", "min_count": 2}, "aaa", True),  # matches do not overlap
-        ({"pattern": "x", "min_count": 1}, "X", True),
     ],
 )
 def test_require_min_inline_regex_count(options, body, rejected):
@@ -74,12 +70,10 @@ def test_require_min_inline_regex_count(options, body, rejected):
     [
         ("ban_regex", {}, "patterns Field required"),
         ("ban_regex", {"patterns": []}, "patterns Tuple should have at least 1 item"),
-        ("ban_regex", {"patterns": "TODO"}, "patterns Input should be a valid tuple"),
         ("ban_regex", {"patterns": ["a"], "ignorecase": True}, "ignorecase Extra inputs"),
         ("ban_regex", {"patterns": ["("]}, "does not compile"),
         ("ban_regex", {"patterns": ["(?:a{1000}){1000}"]}, "repeat counts"),
         (COUNT, {"pattern": "a", "min_count": 0}, "min_count Input should be greater"),
-        (COUNT, {"pattern": "[", "min_count": 1}, "does not compile"),
         ("require_citation_support", {"least": 0.5}, "least Extra inputs"),
     ],
 )
@@ -201,7 +195,6 @@ def test_postprocessors_reword_and_extract_in_their_order():
         {"text": "It is. So."},
         {"findings": [{"kind": "a b", "text": "x"}]},
         {"findings": [{"kind": "a", "text": "x", "segment": 1}]},
-        {"findings": [{"kind": "a", "text": "x" * 2001}]},
         {"more": 1},
     ],
 )

@@ -66,15 +66,6 @@ def test_version_and_no_command():
     assert "Usage" in CliRunner().invoke(app, []).output
 
 
-def test_the_only_gold_set_is_the_primary_one(project, monkeypatch):
-    monkeypatch.delenv("RAG_EVAL_PRIMARY_GOLD_SET")
-    assert "of tiny" in project.command("gate", exit_code=1).stderr
-    other = project.gold.parent / "other"
-    other.mkdir()
-    (other / "gold_set.yaml").write_text("", encoding="utf-8")
-    assert "of pandas_api" in project.command("gate", exit_code=1).stderr
-
-
 def test_run_prints_the_report_and_where_it_is(project):
     result = project.command("run", "tiny")
     report = project.report()

@@ -80,7 +80,7 @@ def test_an_import_of_traces_warns_of_those_left_out(tmp_path):
     result = fine("claim", "import", path, *NAMED)
     assert "1 claim imported" in result.stdout
     assert f"{path}:2: warning left_out: 1 trace left out and 1 trace read: " in result.stderr
-    assert "a retriever or a retrieval at" in result.stderr
+    assert "no retrieval span" in result.stderr
 
 
 def test_one_judgement_is_added_and_corrected():

@@ -169,11 +169,8 @@ def test_explain_reads_like_a_page(alone):
     assert "unknown_snippet [snippet_id]: reject the answer" in shown["night"]
     assert "not found" in shown["price"]
     assert "failed (no_answer)" in shown["none"]
-    explain = alone.project.command
-    unknown = explain("show", "--question", "agian", exit_code=1).stderr
+    unknown = alone.project.command("show", "--question", "agian", exit_code=1).stderr
     assert "unknown_query" in unknown
-    assert "again" in unknown
-    assert printable(explain("show", "--question", HOSTILE, exit_code=1).stderr)
 
 
 @pytest.mark.slow
