@@ -6,7 +6,6 @@ kept run, with the person, the reason and the time.
 """
 
 import contextlib
-import dataclasses
 import datetime as dt
 import functools
 import itertools
@@ -144,25 +143,23 @@ def make_record(
     gold_set: str, artifacts: dict[str, str], report: Mapping[str, Any], file: Path | None = None
 ) -> KeptRun:
     """Make the record of a run; raise an error of `_DAMAGES` for a value that no run writes."""
-    index, level, primary = report["index"], report["evaluation"]["level"], report["strategy"]
+    level, primary = report["evaluation"]["level"], report["strategy"]
     statuses = [gate["status"] for gate in report["gates"]]
     measures = {entry["name"]: entry["measures"] for entry in report["strategies"]}[primary]
     recall = {row["label"]: row for row in measures if row["level"] == level}["R@10"]
     columns = ("value", "ci_low", "ci_high", "n_scored")
-    return KeptRun.model_validate(
-        run_inputs(report)
-        | {name: report[name] for name in ("run_id", "content_hash", "timestamp")}
-        | {
-            "gold_set": gold_set,
-            "primary": primary,
-            "index_hash": index["hash"],
-            "analyzer": index["analyzer"],
-            "level": level,
-            "recall": {name: recall[name] for name in columns},
-            "gates": {name: statuses.count(name) for name in get_args(GateStatus)},
-            "artifacts": artifacts,
-            "file": file,
-        }
+    return KeptRun(
+        **run_inputs(report),
+        **{name: report[name] for name in ("run_id", "content_hash", "timestamp")},
+        gold_set=gold_set,
+        primary=primary,
+        index_hash=report["index"]["hash"],
+        analyzer=report["index"]["analyzer"],
+        level=level,
+        recall=Recall.model_validate({name: recall[name] for name in columns}),
+        gates={name: statuses.count(name) for name in get_args(GateStatus)},
+        artifacts=artifacts,
+        file=file,
     )
 
 
@@ -194,10 +191,7 @@ def run_ids(home: Home) -> list[str]:
 def read_run(home: Home, run_id: str) -> KeptRun:
     """Read the record of a kept run. An unchanged file is read only once.
 
-    Raises
-    ------
-    InputError
-        `run_unreadable`: another program, or another version, wrote the file.
+    Raises InputError (`run_unreadable`) if another program, or another version, wrote the file.
     """
     try:
         path = home.fetch(run_name(run_id))
@@ -231,10 +225,7 @@ def open_run(home: Home, name: str, gold_set: str | None = None) -> KeptRun:
     `name` is the id of a run or its start, `latest` or `previous` among the runs of `gold_set` (of
     all gold sets without it), or the name of a gold set for its newest run.
 
-    Raises
-    ------
-    InputError
-        No run or several runs have this name, or the run cannot be read.
+    Raises InputError if no run or several runs have this name, or the run cannot be read.
     """
     age = {"latest": 0, "previous": 1}.get(name)
     if age is not None:
@@ -285,46 +276,35 @@ MAX_NAMED: Final = 5
 
 def changes(before: RunInputs, now: RunInputs) -> Changes:
     """Describe the changed inputs of the figures of two runs: code -> sentence."""
-    pairs = {
-        name: (before.strategies[name], now.strategies[name])
-        for name in sorted(before.strategies.keys() & now.strategies.keys())
-    }
-    indexed = [name for name, (old, new) in pairs.items() if old.index_hash != new.index_hash]
-    configured = [
-        name for name, (old, new) in pairs.items() if old.configuration != new.configuration
-    ]
+    old, new = before.strategies, now.strategies
+    both = sorted(old.keys() & new.keys())
+    indexed = [name for name in both if old[name].index_hash != new[name].index_hash]
+    configured = [name for name in both if old[name].configuration != new[name].configuration]
     settings = "the level, cutoffs, depth, primary strategy, seeds or the target of the miss rate"
     parts = [settings] if before.settings != now.settings else []
-    parts += [f"strategies {_list_names(configured)}"] if configured else []
-    added, gone = (
-        sorted(one.strategies.keys() - other.strategies.keys())
-        for one, other in ((now, before), (before, now))
-    )
-    others = [f"new strategies: {_list_names(added)}"] if added else []
-    others += [f"strategies no longer there: {_list_names(gone)}"] if gone else []
-    changed: Changes = {}
-    if before.gold_hash != now.gold_hash:
-        old_gold, new_gold = before.gold_hash[:12], now.gold_hash[:12]
-        changed["gold_changed"] = f"the gold differs: {old_gold} before, {new_gold} now"
-    if before.chunks_hash != now.chunks_hash:
-        old_chunks, new_chunks = before.chunks_hash[:12], now.chunks_hash[:12]
-        changed["chunks_changed"] = f"the chunks differ: {old_chunks} before, {new_chunks} now"
-    if indexed:
-        changed["index_changed"] = f"the index differs of {_list_names(indexed)}"
-    if parts:
-        changed["configuration_changed"] = f"configured otherwise: {'; '.join(parts)}"
-    if others:
-        changed["strategies_changed"] = "; ".join(others)
-    if before.code != now.code:
-        changed["code_changed"] = (
-            "the code differs: another version of rag_eval or of the libraries underneath"
-        )
-    return changed
+    parts += _list_names("strategies", configured)
+    others = _list_names("new strategies:", sorted(new.keys() - old.keys()))
+    others += _list_names("strategies no longer there:", sorted(old.keys() - new.keys()))
+    code = "the code differs: another version of rag_eval or of the libraries underneath"
+    sentences: Changes = {
+        "gold_changed": _compare_hashes("gold differs", before.gold_hash, now.gold_hash),
+        "chunks_changed": _compare_hashes("chunks differ", before.chunks_hash, now.chunks_hash),
+        "index_changed": "".join(_list_names("the index differs of", indexed)),
+        "configuration_changed": f"configured otherwise: {'; '.join(parts)}" if parts else "",
+        "strategies_changed": "; ".join(others),
+        "code_changed": code if before.code != now.code else "",
+    }
+    return {change: sentence for change, sentence in sentences.items() if sentence}
 
 
-def _list_names(names: Sequence[str]) -> str:
+def _compare_hashes(what: str, before: str, now: str) -> str:
+    return "" if before == now else f"the {what}: {before[:12]} before, {now[:12]} now"
+
+
+def _list_names(what: str, names: Sequence[str]) -> list[str]:
+    """Return a sentence on some names; none without names."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return f"{', '.join(names[:MAX_NAMED])}{more}"
+    return [f"{what} {', '.join(names[:MAX_NAMED])}{more}"] if names else []
 
 
 class Previous(NamedTuple):
@@ -423,10 +403,7 @@ def compare_runs(a: KeptRun, b: KeptRun) -> tuple[list[str], list[Row]]:
 
     The rows are Holm-adjusted over all strategies that both runs have.
 
-    Raises
-    ------
-    InputError
-        The runs have different gold, they share no strategy, or their figures by question are gone.
+    Raises InputError if the runs have different gold, share no strategy, or lack their figures.
     """
     if a.gold_hash != b.gold_hash:
         raise InputError.of(
@@ -485,10 +462,7 @@ def accept_baseline(
     `name` is a name as in `open_run`. With `force`, a run is accepted even if a required gate did
     not pass; the record names the gates.
 
-    Raises
-    ------
-    InputError
-        There is no such run, its artifacts are gone, or a required gate did not pass.
+    Raises InputError if there is no such run, its artifacts are gone, or such a gate did not pass.
     """
     who, why = check_decision(who, why)
     home = open_home(settings)
@@ -568,8 +542,7 @@ def _history(gold_set: str) -> str:
 # ---- The rollout decision from a kept run.
 
 
-@dataclasses.dataclass(frozen=True)
-class Rollout:
+class Rollout(NamedTuple):
     """A decision, and the run and strategies that it is about."""
 
     run: KeptRun
@@ -589,19 +562,10 @@ def decide_rollout(
 ) -> Rollout:
     """Decide about a candidate from a run in which both strategies answered the same questions.
 
-    Parameters
-    ----------
-    home, gold_set, run
-        Home and gold set of the stored run, and its id, `latest` or `previous`.
-    candidate, against
-        Strategies of the run. Default of `against`: the first other strategy of the gold set.
-    measure
-        A ranking measure such as recall_at_10 or R@10, or delta_s.
-
-    Raises
-    ------
-    InputError
-        There is no such run, strategy or measure, or the run's artifacts are gone.
+    `run` is its id, `latest` or `previous`. `candidate` and `against` are strategies of the run;
+    default of `against`: the first other one. `measure` is a ranking measure such as recall_at_10
+    or R@10, or delta_s. Raises InputError if there is no such run, strategy or measure, or if the
+    run's artifacts are gone.
     """
     measure = find_machine_name(measure)
     stored = open_run(home, run, gold_set)

@@ -346,15 +346,13 @@ class Stage:
     name, group
         Name of the asset, of the artifact's kind and of progress lines; group of the asset.
     make
-        `make(work, **inputs)` returns the result. Each argument after `work` has the name of a
-        stage and gets the result of that stage. The plural of a stage with one result per strategy
-        gives a mapping from strategies to results. A stage outside the configuration gives None.
-        The docstring begins with the sentence that people see.
+        `make(work, **inputs)` returns the result. Each argument has the name of a stage and gets
+        its result, or None outside the configuration. The plural of a stage with one result per
+        strategy gives a mapping from strategies to results. People see the docstring's beginning.
     given
         Names of the inputs of a function that takes them as `**results`.
     stores
-        Other stores that the stage reads or writes. The graph shows the stores, and `outside`
-        identifies the contents that change the result.
+        Other stores that the stage reads or writes, for the graph.
     reads
         Configuration that the stage reads. An entry is a dotted name of the gold set's
         configuration, `settings.` and a name, or `strategy` for the entry of its strategy.
@@ -366,9 +364,8 @@ class Stage:
     each_strategy
         Whether each configured strategy has a result of its own.
     live
-        Whether the stage writes to a store or a folder. What it wrote is read by `outside` again,
-        so that a later run repeats the stage only after another change there. Without `outside`
-        every run repeats it.
+        Whether the stage writes to a store or a folder, which `outside` reads again, so that a
+        later run repeats the stage only after another change there; without it, every run does.
     configured
         `configured(config)` says whether a configuration needs the stage.
     chosen

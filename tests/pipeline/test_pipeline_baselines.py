@@ -8,12 +8,7 @@ from cli_project import CONFIG, QRELS
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.history import (
-    HISTORY,
-    accept_baseline,
-    acceptances,
-    load_baseline,
-)
+from rag_eval.pipeline.history import HISTORY, accept_baseline, acceptances, load_baseline
 from rag_eval.reporting.report import content_hash, dumps
 from rag_eval.storage.home import Home
 from rag_eval.storage.locks import WriteLock
@@ -26,6 +21,10 @@ def accept(project, name="latest", who="Ada", why="one", **options):
     return accept_baseline(settings, name, who, why, **{"gold_set": "tiny", **options})
 
 
+def baseline(project, gold_set="tiny"):
+    return load_baseline(Home(project.home), gold_set)
+
+
 @pytest.fixture
 def ran(project, shared_runs):
     """Return the project after one run."""
@@ -33,56 +32,37 @@ def ran(project, shared_runs):
     return project
 
 
-@pytest.fixture
-def accepted(ran):
-    """Return the project after one accepted run."""
-    accept(ran)
-    return ran
-
-
 def run_again(project, exit_code=0):
     assert project.invoke("run", "tiny").exit_code == exit_code
     return project.report()
 
 
-def test_the_newest_acceptance_counts_and_none_is_forgotten(accepted):
-    first = accepted.report()["run_id"]
-    second = run_again(accepted)["run_id"]
-    accept(accepted, who="Ben", why="two")
-    assert load_baseline(Home(accepted.home), "tiny").run.run_id == second != first
-    accept(accepted, first, why="back")
-    assert load_baseline(Home(accepted.home), "tiny").run.run_id == first
-    assert [one.why for one in acceptances(Home(accepted.home), "tiny")] == ["one", "two", "back"]
-
-
-def test_a_baseline_whose_run_is_gone_or_changed_is_not_read(accepted):
-    (path,) = (accepted.home / "runs").glob("*.json")
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace('"mrr": 1.0', '"mrr": 0.5'), encoding="utf-8")
-    with pytest.raises(InputError, match="run_unreadable"):
-        load_baseline(Home(accepted.home), "tiny")
-    path.write_text(text, encoding="utf-8")
-    shutil.rmtree(accepted.home / "artifacts" / "ranking_measures")
-    with pytest.raises(InputError, match="no longer in the home"):
-        load_baseline(Home(accepted.home), "tiny")
+def test_the_newest_acceptance_counts_and_none_is_forgotten(ran):
+    accept(ran)
+    first, second = ran.report()["run_id"], run_again(ran)["run_id"]
+    accept(ran, who="Ben", why="two")
+    assert baseline(ran).run.run_id == second != first
+    accept(ran, first, why="back")
+    assert baseline(ran).run.run_id == first
+    assert [each.why for each in acceptances(Home(ran.home), "tiny")] == ["one", "two", "back"]
 
 
 def test_nothing_accepted_is_no_baseline(project):
-    assert load_baseline(Home(project.home), "tiny") is None
-    assert acceptances(Home(project.home), "tiny") == []
-    for name in ("../tiny", "", "a/b", "." * 3):
+    assert baseline(project) is None
+    for name in ("../tiny", "", "a/b"):
         with pytest.raises(InputError, match="bad_name"):
-            load_baseline(Home(project.home), name)
+            baseline(project, name)
 
 
-@pytest.mark.parametrize("change", [{"run_id": 7}, {"who": None}, None, []])
-def test_a_changed_history_is_named_with_its_line(accepted, change):
-    path = accepted.home / "baselines" / "tiny" / HISTORY
+@pytest.mark.parametrize("change", [{"run_id": 7}, None])
+def test_a_changed_history_is_named_with_its_line(ran, change):
+    accept(ran)
+    path = ran.home / "baselines" / "tiny" / HISTORY
     text = path.read_text(encoding="utf-8")
     spoiled = {**json.loads(text), **change} if change else change
     path.write_text(f"{text}{json.dumps(spoiled)}\n", encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        load_baseline(Home(accepted.home), "tiny")
+        baseline(ran)
     (problem,) = caught.value.problems
     assert (problem.code, problem.line) == ("baseline_damaged", 2)
 
@@ -90,7 +70,6 @@ def test_a_changed_history_is_named_with_its_line(accepted, change):
 @pytest.mark.parametrize(
     ("status", "code", "is_accepted"),
     [
-        ("insufficient_evidence", "no_baseline", True),
         ("insufficient_evidence", "gold_differs", True),
         ("fail", "regression", False),
         ("insufficient_evidence", "too_few_queries", False),
@@ -99,31 +78,19 @@ def test_a_changed_history_is_named_with_its_line(accepted, change):
 def test_reasons_that_accepting_mends_do_not_stop_it(ran, status, code, is_accepted):
     path = next((ran.home / "runs").glob("*.json"))
     kept = json.loads(path.read_text(encoding="utf-8"))
-    kept["report"]["gates"] = [
-        {
-            "id": "regression.mrr",
-            "gate": "regression",
-            "severity": "P2",
-            "required": True,
-            "status": status,
-            "reason_code": code,
-            "evidence": {"measure": "mrr"},
-        }
-    ]
+    gate = {"id": "regression.mrr", "gate": "regression", "severity": "P2", "required": True}
+    gate |= {"status": status, "reason_code": code, "evidence": {"measure": "mrr"}}
+    kept["report"]["gates"] = [gate]
     kept["report"]["content_hash"] = content_hash(kept["report"])
     path.write_text(dumps(kept), encoding="utf-8")
     if is_accepted:
-        accept(ran)
-        assert acceptances(Home(ran.home), "tiny")[-1].forced is False
+        assert accept(ran).forced is False
     else:
         with pytest.raises(InputError, match="gates_failed"):
             accept(ran)
 
 
-@pytest.mark.parametrize(
-    ("who", "why"),
-    [("", "x"), ("x", "  "), ("a\nb", "x"), ("x", "y" * 2001), ("x", "\x1b[2J"), ("x", "\ud800")],
-)
+@pytest.mark.parametrize(("who", "why"), [("", "x"), ("a\nb", "x"), ("x", "\x1b[2J")])
 def test_who_and_why_are_one_line_each(project, who, why):
     with pytest.raises(InputError, match="bad_arguments"):
         accept(project, who=who, why=why)
@@ -131,22 +98,23 @@ def test_who_and_why_are_one_line_each(project, who, why):
 
 
 def test_only_whole_runs_of_this_home_and_gold_set_are_accepted(ran):
-    for name in ("none", "", "../x", "previous"):
+    for name, gold_set in (("none", "tiny"), ("", "tiny"), ("latest", "another")):
         with pytest.raises(InputError, match="run_not_found"):
-            accept(ran, name)
-    with pytest.raises(InputError, match="run_not_found"):
-        accept(ran, gold_set="another")
+            accept(ran, name, gold_set=gold_set)
     with WriteLock(Settings(home=ran.home)), pytest.raises(InputError, match="home_busy"):
         accept(ran)
+    accept(ran)
     path = next((ran.home / "runs").glob("*.json"))
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"mrr": 1.0', '"mrr": 0.5'), encoding="utf-8")
-    with pytest.raises(InputError, match="run_unreadable"):
-        accept(ran)
+    for use in (accept, baseline):
+        with pytest.raises(InputError, match="run_unreadable"):
+            use(ran)
     path.write_text(text, encoding="utf-8")
     shutil.rmtree(ran.home / "artifacts" / "ranking_measures")
-    with pytest.raises(InputError, match=r"run_incomplete.*ranking_measures"):
-        accept(ran)
+    for use in (accept, baseline):
+        with pytest.raises(InputError, match=r"run_incomplete.*ranking_measures"):
+            use(ran)
 
 
 @pytest.mark.slow
@@ -177,7 +145,7 @@ def test_a_run_with_a_failed_required_gate_needs_force(project):
     run_again(project, exit_code=2)
     with pytest.raises(InputError, match=r"gates_failed.*acceptance\.mrr"):
         accept(project)
-    assert load_baseline(Home(project.home), "tiny") is None
-    accept(project, force=True)
-    record = acceptances(Home(project.home), "tiny")[-1]
+    assert baseline(project) is None
+    record = accept(project, force=True)
+    assert record == acceptances(Home(project.home), "tiny")[-1]
     assert (record.forced, record.failed_gates) == (True, ["acceptance.mrr"])

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 import pytest
-from cli_project import CONFIG, PARAPHRASES, jsonl, nulls_without_reason
+from cli_project import CONFIG, PARAPHRASES, jsonl
 
 from rag_eval.core.errors import InputError
 from rag_eval.gates.gate import ChangeCode
@@ -36,7 +36,7 @@ COLUMNS = {"R@10": "recall_at_10", "RR": "mrr", "nDCG@10": "ndcg_at_10"}
 def ran(project, shared_runs):
     """Return the project after two runs on equal input, with the output and report of each."""
     first, second = shared_runs.run(project, times=2)
-    project.printed_first, project.first = first.stdout, first.report
+    project.first = first.report
     project.printed, project.second = second.stdout, second.report
     return project
 
@@ -59,26 +59,8 @@ def test_a_second_run_finds_the_same_as_the_first(ran):
     first, second = ran.first, ran.second
     assert first["previous"] is None
     assert "no run" in first["previous_reason"]
-    assert "previous run" not in ran.printed_first
     assert second["content_hash"] == first["content_hash"] == content_hash(second)
-    for report in (first, second):
-        assert first_fault(report) is None
-        assert list(nulls_without_reason(report)) == []
     assert f"previous run {first['run_id']}: comparable; R@10 +0.000" in ran.printed
-
-
-def test_a_kept_run_is_what_its_report_says(ran):
-    report, run = ran.second, open_run(Home(ran.home), "latest")
-    assert (run.run_id, run.timestamp) == (report["run_id"], report["timestamp"])
-    assert (run.index_hash, run.chunks_hash) == tuple(
-        report["index"][name] for name in ("hash", "chunks_hash")
-    )
-    (recall,) = (
-        row
-        for row in report["strategies"][0]["measures"]
-        if (row["label"], row["level"]) == ("R@10", "document")
-    )
-    assert run.recall.dump().items() <= recall.items()
 
 
 def test_each_thing_that_differs_is_named_once(kept):
@@ -98,7 +80,6 @@ def test_each_thing_that_differs_is_named_once(kept):
     assert changes(one, one) == {}
     for code, update in cases:
         assert list(changes(one, one.model_copy(update=update))) == [code]
-        assert list(changes(one.model_copy(update=update), one)) == [code]
     everything = dict.fromkeys(("gold_hash", "chunks_hash", "settings", "code"), other)
     everything["strategies"] = {"bm25": moved}
     assert tuple(changes(one, one.model_copy(update=everything))) == get_args(ChangeCode)
@@ -116,15 +97,10 @@ def set_place(kept, place, value):
 
 DAMAGES = [
     (["report"], None, ""),
-    (["report"], [], ""),
-    (["report", "run_id"], "20200101T000000000Z-00000000", ""),
     (["report", "run_id"], "../../etc", "run_id"),
     (["report", "index", "hash"], "<script>", "index_hash"),
-    (["report", "timestamp"], "<b>", "timestamp"),
     (["report", "strategies", 0, "name"], "<b onload=x>", ""),
     (["artifacts", "ranking_measures"], "../../../etc/passwd", "artifacts"),
-    (["artifacts"], 7, "artifacts"),
-    (["gold_set"], 5, "gold_set"),
 ]
 
 
@@ -162,16 +138,6 @@ def test_runs_are_found_by_name(ran):
     with pytest.raises(InputError, match=rf"run_unreadable.*{second}|{second}.*run_unreadable"):
         open_run(Home(ran.home), second, "tiny")
     assert open_run(Home(ran.home), "latest", "tiny").run_id == first
-    with pytest.raises(InputError, match=r"No previous run of tiny is kept"):
-        open_run(Home(ran.home), "previous", "tiny")
-
-
-def test_a_changed_report_is_refused(ran):
-    path = ran.home / "runs" / f"{ran.second['run_id']}.json"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace('"mrr": 1.0', '"mrr": 0.5'), encoding="utf-8")
-    with pytest.raises(InputError, match="run_unreadable"):
-        open_run(Home(ran.home), "latest").report()
 
 
 # ---- This run beside the previous run.
