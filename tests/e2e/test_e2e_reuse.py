@@ -73,12 +73,6 @@ def stamps(home: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def nothing_answerable(project: Project) -> None:
-    project.write("queries.jsonl", jsonl({**row, "answerable": False} for row in QUERIES))
-    (project.gold / "answers.jsonl").unlink()
-    (project.gold / "qrels.tsv").unlink()
-
-
 def one_question(project: Project) -> None:
     project.write("queries.jsonl", jsonl(QUERIES[1:2]))
     (project.gold / "paraphrases.jsonl").unlink()
@@ -92,7 +86,6 @@ VARIANTS = {
     "first": lambda _: None,
     "again": lambda _: None,
     "no paraphrases": lambda project: (project.gold / "paraphrases.jsonl").unlink(),
-    "nothing answerable": nothing_answerable,
     "one question": one_question,
     "approximate, reranked, two seeds": lambda project: project.write("gold_set.yaml", APPROXIMATE),
 }

@@ -68,9 +68,7 @@ def placed(n_placed, n_without, n_unknown=0):
         (95, 5, 0, True),
         (94, 6, 0, False),
         (19, 1, 80, True),
-        (0, 3, 0, False),
         (0, 0, 4, False),
-        (0, 0, 0, False),
     ],
 )
 def test_levels_need_places_of_nearly_all_that_was_retrieved(

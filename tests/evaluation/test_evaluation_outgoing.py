@@ -29,23 +29,14 @@ def span(start, end, evidence=0, text=SOURCE, doc_id="a.md"):
     return CitedSpan(0, evidence, doc_id, start, end, text[start:end])
 
 
-def test_a_short_quote_stays_whole_beside_its_address():
+def test_a_short_quote_stays_whole_a_long_one_is_cut_and_the_answer_is_whole():
     (quote,) = Outgoing(answer(SOURCE, [span(0, 150)])).quotes
     assert quote.fields == {"quote": SOURCE[:150]}
     assert quote.source_url == "https://example.org/a.md"
-
-
-def test_a_long_quote_is_cut_and_the_answer_is_whole():
     long = Outgoing(answer(SOURCE, [span(0, len(SOURCE))]))
     (quote,) = long.quotes
     assert long.text == SOURCE
     assert quote.fields == {"quote": SOURCE[:199] + "…", "quote_chars": len(SOURCE)}
-
-
-def test_marks_stay_with_their_letters():
-    text = "e\u0301" * 300
-    (quote,) = Outgoing(answer("x", [span(0, 600, text=text)])).quotes
-    assert quote.text == "e\u0301" * 99 + "…"
 
 
 def test_records_keep_their_ids_and_offsets():

@@ -59,7 +59,7 @@ def judge(tmp_path):
     return judged
 
 
-def test_paraphrases_for_a_question_are_quarantined_with_the_warnings(judge):
+def test_paraphrases_for_a_question_are_quarantined_with_the_warnings(judge, tmp_path):
     verdicts, rules = judge([TRUE, *PARAPHRASES[:2]])
     assert verdicts == [("warning", True)] * 3
     assert rules == {"flood.paraphrase.warning"}
@@ -73,10 +73,6 @@ def test_paraphrases_for_a_question_are_quarantined_with_the_warnings(judge):
     )
     assert verdicts == [("clean", True)] * 3
     assert rules == set()
-
-
-def test_another_question_changes_the_verdicts(judge, tmp_path):
-    assert judge(PARAPHRASES)[0] == [("warning", True)] * 3
     query = {"query_id": "q", "text": "where are boats on rivers", "answerable": True}
     (tmp_path / "mills" / "queries.jsonl").write_text(json.dumps(query) + "\n")
     assert judge(PARAPHRASES)[0] == [("clean", True)] * 3

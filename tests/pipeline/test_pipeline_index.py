@@ -61,7 +61,6 @@ def test_results_name_the_stored_arrays_and_a_later_run_equals_a_fresh_one(tmp_p
 CORPORA = {
     "red ship": (["a red ship", "a blue ship", "green trees"], ANALYZER),
     "紅色的船": (["這是紅色的船", "綠色的樹", "a blue ship"], BIGRAM_ANALYZER),
-    "เรือสีแดง": (["นี่คือเรือสีแดงลำใหญ่", "ต้นไม้สีเขียว", "a blue ship"], BIGRAM_ANALYZER),
 }
 
 

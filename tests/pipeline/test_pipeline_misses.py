@@ -90,7 +90,6 @@ def test_lost_steps_are_counted(traced):
 NONE = dict.fromkeys(("lexical", "vector", "ranked", "final"), np.nan)
 SENTENCES = {
     "No list had it in its first 1000.": {"lost": "retrieval"},
-    "No list had it.": {"lost": "retrieval", "depth": 0},
     "Its list had it at 12; the cut-off at 10 lost it.": {
         **dict.fromkeys(("ranked", "final"), 12.0),
         "lost": "cutoff",
@@ -103,10 +102,6 @@ SENTENCES = {
     },
     "The vector list had it at 53, the lexical list below 1000; fusion moved it below 100; "
     "the cut-off at 10 lost it.": {"vector": 53.0, "lost": "cutoff"},
-    "Its list had it at 3; the rerank moved it below 100 and lost it.": {
-        "ranked": 3.0,
-        "lost": "rerank",
-    },
 }
 
 

@@ -21,7 +21,6 @@ from rag_eval.pipeline.shards import run_on_ray
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.embedding.embedders import PACKAGE
 from rag_eval.retrieval.embedding.source import ChunkTable, EmbeddingSource, Places
-from rag_eval.storage import artifacts
 from rag_eval.storage.hashing import text_hash
 from rag_eval.storage.home import Home
 
@@ -109,9 +108,11 @@ def assert_same_corpus(one, other):
             pd.testing.assert_frame_equal(*(getattr(it[kind], name) for it in (one, other)))
 
 
-def test_shards_give_the_undivided_corpus(large):
-    whole = large.results("off", "plain")
-    parts = large.results(N_SHARDS)
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_shards_give_the_undivided_corpus(large, workers):
+    whole = large.results("auto", "plain")
+    assert whole[0].layout is None  # it is small
+    parts = large.results(N_SHARDS, shard_workers=workers)
     assert_same_corpus(whole, parts)
     assert len(parts[3].chunks) < len(parts[1].chunks)
     assert parts[0].about.masked["email"] == 1
@@ -123,16 +124,6 @@ def test_shards_give_the_undivided_corpus(large):
     assert {"doc-8", "doc-9", "doc-10"} <= set(owners)
     notes = [[note.split(":")[0] for note in one[2].about.notes] for one in (whole, parts)]
     assert notes == [[], ["left_out"]]
-
-
-def test_a_small_corpus_is_not_divided(large):
-    assert large.results("auto")[0].layout is None
-
-
-@pytest.mark.slow
-def test_processes_give_the_undivided_corpus(large):
-    whole = large.results("off", "plain")
-    assert_same_corpus(whole, large.results(N_SHARDS, shard_workers=2))
 
 
 def test_only_changed_documents_are_worked_on(large, work):
@@ -162,15 +153,13 @@ def test_a_corpus_of_many_small_shards_is_divided_anew(large, work, monkeypatch)
     assert work["mask"] == N + 2 + N // N_SHARDS  # the other shards are those of the first night
 
 
-def test_a_damaged_shard_is_made_again(large, caplog):
+def test_a_damaged_shard_is_made_again(large):
     first = large.results(N_SHARDS)
     damaged = next(large.root.glob("home/artifacts/shard_documents/*/documents.parquet"))
     damaged.write_bytes(b"")
-    artifacts._verified.clear()
     with pytest.raises(InputError, match="artifact_damaged"):
         _ = first[0].documents
     assert_same_corpus(first, large.results(N_SHARDS))
-    assert "was damaged" in caplog.text
 
 
 def test_another_chunker_masks_and_screens_nothing_again(large, work):
@@ -208,7 +197,6 @@ def test_an_id_in_two_files_is_refused(large):
 
 @pytest.mark.slow
 def test_a_lost_process_is_named(large, monkeypatch):
-    monkeypatch.setenv("RAG_EVAL_TEST_LOST", "1")
     monkeypatch.setattr(shards_module, "_run", _die)
     with pytest.raises(InputError, match="worker_lost"):
         large.results(N_SHARDS, shard_workers=2)
