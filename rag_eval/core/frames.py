@@ -139,7 +139,7 @@ RUN = schema(
     rerank_score=("float", "score of the rerank step; NaN where none ran"),
 )
 
-# ---- Answers and measures: one row a question or a retrieval
+# ---- Answers: one row a citation
 
 CITATIONS = schema(
     "citations",
@@ -149,37 +149,3 @@ CITATIONS = schema(
     field=("str", "field that breaks it; empty for ok"),
     correct=("bool", "valid, and overlaps a gold span by half of the shorter"),
 )
-ANSWER_MEASURES = schema(
-    "answer_measures",
-    "query_id n_cited n_valid n_correct n_due n_gold n_gold_matched coverage outcome groundedness "
-    "supported n_citing n_upheld gap gap_reason",
-    n_cited=("int", "citations made"),
-    n_valid=("int", "of these ok"),
-    n_correct=("int", "of these correct"),
-    n_due=("int", "citations that were due"),
-    n_gold=("int", "gold spans"),
-    n_gold_matched=("int", "of these matched by a correct citation"),
-    coverage=("float", "share of the anchors' tokens that is cited; NaN without gold"),
-    outcome=("str", "how the question ended"),
-    groundedness=("float", "mean over the answer's sentences; NaN without an answer"),
-    supported=("float", "share of its sentences that the evidence supports; NaN without an answer"),
-    n_citing=("int", "sentences that cite something"),
-    n_upheld=("int", "of these supported by what they cite"),
-    gap=("bool", "whether retrieved content is neither cited nor used"),
-    gap_reason=("str", "why or why not"),
-)
-DELTA_S = schema(
-    "delta_s",
-    "strategy query_id paraphrase_id seed delta_s",
-    delta_s=("float", "1 - cosine of the question and the mean of the retrieved; NaN for none"),
-)
-PER_QUERY = schema(
-    "per_query",
-    "strategy level query_id group_id paraphrase_id seed eligible failed mrr ndcg_at_10",
-    level=("str", "document | section | span"),
-    eligible=("bool", "whether it has gold at this level"),
-    failed=("bool", "whether the retrieval failed, which scores 0"),
-    mrr=("float", "1 / rank of the first gold; NaN where ineligible, as all measures"),
-    ndcg_at_10=("float", "normalised discounted cumulative gain"),
-)
-"""Columns of every gold set. Each k adds recall, success, precision and judged share."""

@@ -20,7 +20,6 @@ from rag_eval.defs.metadata import (
     Shown,
     Table,
     clear_failures,
-    column_schema,
     problems_shown,
     summarize,
     to_metadata,
@@ -226,7 +225,6 @@ def make_assets(
     assets, names = list[dg.AssetsDefinition](), set[str]()
     for place, stage in enumerate(STAGES):
         made_of = {FORMATS[part.ending] for part in stage.result.parts.values() if part.ending}
-        columns = {} if stage.columns is None else column_schema(stage.columns)
         stores: Metadata = {"stores": ", ".join(stage.stores)} if stage.stores else {}
         for node in stage.nodes(strategies):
             key = asset_key(node, prefix)
@@ -244,7 +242,7 @@ def make_assets(
                 description=stage.title,
                 code_version=code_version(),
                 partitions_def=partitions,
-                metadata={**columns, **stores},
+                metadata=stores,
                 skippable=True,
                 freshness_policy=policy,
             )

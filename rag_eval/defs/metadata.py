@@ -12,19 +12,11 @@ from typing import Any, Final
 import dagster as dg
 
 from rag_eval.core.errors import InputError, Problem
-from rag_eval.core.frames import FrameSchema
 from rag_eval.corpus.masking import mask_snippet, masked_text
 from rag_eval.reporting.tables import interval
 
 MAX_ROWS: Final = 50
 """Largest number of rows in a table, because large metadata slows the whole instance."""
-COLUMN_TYPES: Final = {
-    "str": "string",
-    "int": "int",
-    "float": "float",
-    "bool": "bool",
-    "list": "string[]",
-}
 PROBLEM_COLUMNS: Final = (
     *("severity", "code", "file", "line", "field", "message", "found", "accepted"),
 )
@@ -40,17 +32,8 @@ class Table:
 
 Shown = Mapping[str, object]
 """Values of a result for people by name, also a `Table`."""
-Metadata = Mapping[str, dg.MetadataValue[Any] | dg.TableSchema | str | float | None]
+Metadata = Mapping[str, dg.MetadataValue[Any] | str | float | None]
 """Metadata as Dagster accepts it."""
-
-
-def column_schema(schema: FrameSchema) -> Metadata:
-    """Describe the columns of an asset that holds a frame, with their meanings."""
-    columns = [
-        dg.TableColumn(name, COLUMN_TYPES[column.kind], description=column.meaning)
-        for name, column in schema.columns.items()
-    ]
-    return {"dagster/column_schema": dg.TableSchema(columns=columns)}
 
 
 def summarize(result: Mapping[str, Any]) -> dict[str, object]:

@@ -148,8 +148,8 @@ def answer_figures(
 ) -> list[AnswerFigure]:
     """Compute every answer measure, and `failure_rate_<code>` for each code by name.
 
-    `rows` has a row for each attempted question: the columns of ANSWER_MEASURES, `answerable`, and
-    `known`. The last one tells whether the gold set says if the corpus answers the question; if
+    `rows` has a row for each attempted question: the counts and shares of its answer, `answerable`,
+    and `known`. The last one tells whether the gold set says if the corpus answers the question; if
     not, neither abstaining nor answering is right or wrong. `codes` are the failure codes of each.
 
     Answerable questions with gold spans are the base of `coverage` (mean), `citation_recall`

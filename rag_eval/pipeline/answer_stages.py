@@ -30,7 +30,6 @@ from rag_eval.core import config as settings_of
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import ProblemList
-from rag_eval.core.frames import ANSWER_MEASURES, CITATIONS
 from rag_eval.core.records import AnswerFigure, Open
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
@@ -274,7 +273,6 @@ class CitationSet(Result):
     "answers",
     reads=("answers.cross_section_allowed", "corpus.has_whole_documents"),
     configured=_has_answers,
-    columns=CITATIONS,
 )
 def check_citations(
     work: Work,
@@ -419,7 +417,6 @@ def _verify(
     ),
     outside=_identify_models,
     configured=_has_answers,
-    columns=ANSWER_MEASURES,
 )
 def measure_answers(
     work: Work,

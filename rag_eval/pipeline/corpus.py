@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import BoolArray, IntArray
-from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, AnswerOverride, GoldSetConfig
+from rag_eval.core.config import FINDINGS, AnswerOverride, GoldSetConfig
 from rag_eval.core.errors import InputError
-from rag_eval.core.frames import CHUNKS, DOCUMENTS, VARIANTS
 from rag_eval.core.loader import Chunker, ShardedLoader
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.analyzer import name_analyzer
@@ -107,7 +106,6 @@ def _chosen_loader(evaluation: Evaluation, strategy: str) -> list[str]:  # noqa:
     "corpus",
     outside=lambda work: identify(work.config.corpus, work.base),
     chosen=_chosen_loader,
-    columns=DOCUMENTS,
 )
 def read_corpus(work: Work) -> CorpusSnapshot:
     """Read the corpus as it is now: documents and sections, masked, with its revision.
@@ -141,7 +139,7 @@ def _read_shards(work: Work, spec: ShardedLoader, n_shards: int) -> CorpusSnapsh
     return CorpusSnapshot(**frames, about=facts, layout=layout)
 
 
-@Stage("corpus_chunks", "corpus", reads=("corpus.chunker",), columns=CHUNKS)
+@Stage("corpus_chunks", "corpus", reads=("corpus.chunker",))
 def cut_chunks(work: Work, corpus_snapshot: CorpusSnapshot) -> CorpusChunks:
     """Cut the documents into chunks with exact offsets.
 
@@ -270,7 +268,6 @@ def _identify_trust(
     stores=("manifests",),
     outside=_identify_trust,
     chosen=_chosen_loader,
-    columns=EVIDENCE_TRUST,
 )
 def judge_evidence(
     work: Work, corpus_snapshot: CorpusSnapshot, corpus_chunks: CorpusChunks
@@ -372,7 +369,6 @@ def _read_findings(work: Work, frame: ShardedFrame, name: str, owners: pd.Series
     "admitted_chunks",
     "corpus",
     reads=("trust.quarantine", "trust.filter", "trust.threshold", "corpus.chunker"),
-    columns=CHUNKS,
 )
 def admit_chunks(
     work: Work, corpus_chunks: CorpusChunks, evidence_trust: EvidenceTrust
@@ -486,7 +482,6 @@ def _identify_gold(work: Work, **_: Result) -> list[object]:
     "gold",
     reads=("ignore_identical_ids",),
     outside=_identify_gold,
-    columns=VARIANTS,
 )
 def resolve_gold_set(
     work: Work,

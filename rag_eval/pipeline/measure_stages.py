@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import IntArray
-from rag_eval.core.frames import DELTA_S, PER_QUERY
 from rag_eval.core.records import ComparedPair, Measure
 from rag_eval.core.types import Level
 from rag_eval.measures.answers import RagasFigure, measure_contexts
@@ -51,7 +50,11 @@ class RankingFacts:
 
 
 class RankingMeasures(Result):
-    """Ranking measures: PER_QUERY frame, figures, and those of the questions by tag."""
+    """Ranking measures: by question and wording, figures, and those of the questions by tag.
+
+    `per_query` has strategy, level, query_id, group_id, paraphrase_id, seed, eligible, failed, mrr,
+    ndcg_at_10, and for each k recall, success, precision and the judged share.
+    """
 
     per_query: pd.DataFrame = frame_part()
     about: RankingFacts = json_part()
@@ -71,7 +74,6 @@ class RankingMeasures(Result):
     "ranking_measures",
     "measures",
     reads=("k", "level", "depth", "seeds", "uncertainty.k"),
-    columns=PER_QUERY,
 )
 def measure_rankings(
     work: Work,
@@ -111,7 +113,6 @@ class StabilityMeasures(Result):
     "measures",
     stores=("embeddings",),
     reads=("k", "level", "depth", "seeds", "strategies"),
-    columns=DELTA_S,
 )
 def measure_stability(
     work: Work,
@@ -157,7 +158,6 @@ class MissedQuestions(Result):
     stores=("embeddings",),
     reads=("level", "depth", "strategies", "trust.filter", "trust.quarantine"),
     chosen=chosen_kinds,
-    columns=lost_gold.MISSED,
 )
 def trace_misses(
     work: Work,

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.config import CLAIMS
 from rag_eval.core.records import Absent as AbsentPart
 from rag_eval.core.records import Figure
 from rag_eval.gold.files import ORIGINAL
@@ -73,7 +72,6 @@ from rag_eval.uncertainty.opened_index import (
     steering_calibrator,
     stored_batches,
 )
-from rag_eval.uncertainty.outcomes import RETRIEVAL_OUTCOMES
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch
 from rag_eval.uncertainty.status import Series
 from rag_eval.uncertainty.traffic import (
@@ -262,7 +260,6 @@ def _identify_sources(work: Work, retrieval_signals: RetrievalSignals, **_: obje
     stores=("calibrators", "outcomes"),
     reads=("name", "strategies", "uncertainty.target", "uncertainty.k"),
     outside=_identify_sources,
-    columns=CLAIMS,
 )
 def state_miss_rates(
     work: Work,
@@ -325,7 +322,6 @@ class RetrievalOutcomes(Result):
     reads=WHOLE,
     outside=_identify_outcomes,
     live=True,
-    columns=RETRIEVAL_OUTCOMES,
 )
 def record_outcomes(
     work: Work,

@@ -21,7 +21,7 @@ import pandas as pd
 from rag_eval.core.arrays import BoolArray, IntArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import ProblemList, quoted
-from rag_eval.core.frames import DOCUMENTS, RUN
+from rag_eval.core.frames import DOCUMENTS
 from rag_eval.core.records import Open
 from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import Level, RetrievalOptions
@@ -207,7 +207,6 @@ def _identify_run(
     outside=_identify_run,
     each_strategy=True,
     chosen=chosen_kinds,
-    columns=RUN,
 )
 def retrieve(
     work: Work,

@@ -20,7 +20,6 @@ from pydantic_core import to_jsonable_python
 
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError
-from rag_eval.core.frames import FrameSchema
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.evaluation import Evaluation, Progress
 from rag_eval.storage.artifacts import Artifact, Parts
@@ -371,8 +370,6 @@ class Stage:
     chosen
         `chosen(evaluation, strategy)` names the modules that the configuration chooses. Those of
         plug-ins are part of the version.
-    columns
-        Columns of the result's frame, for people.
     failure
         `failure(result)` gives the reason for a job failure after this stage, or an empty text.
     """
@@ -389,7 +386,6 @@ class Stage:
     live: bool = False
     configured: Callable[[Any], bool] = lambda _: True
     chosen: Callable[..., Sequence[str]] = _nothing
-    columns: FrameSchema | None = None
     failure: Callable[..., str] = lambda _: ""
 
     def __call__(self, make: Callable[..., Result]) -> "Stage":

@@ -38,7 +38,8 @@ def exchange_files(
 ) -> dict[str, bytes]:
     """Make the files of a run by name: tables as Parquet, rankings and judgements as TREC.
 
-    `per_query` is PER_QUERY, `qrels` the QRELS of documents, and `variants` VARIANTS.
+    `per_query` has the ranking measures by question and wording, `qrels` the QRELS of documents,
+    and `variants` VARIANTS.
     """
     wordings = zip(variants["query_id"], variants["paraphrase_id"], strict=True)
     topics = [query if wording == ORIGINAL else f"{query}/{wording}" for query, wording in wordings]

@@ -65,8 +65,6 @@ def test_every_asset_says_what_it_is(shipped):
         assert node.owners == [OWNER]
         assert node.partitions_def.get_partition_keys() == ["pandas_api", "smoke"]
         assert node.freshness_policy is not None
-        schema = node.metadata.get("dagster/column_schema")
-        assert isinstance(schema, dg.TableSchema) == (stage.columns is not None)
     report = assets.get(asset("reporting/retrieval_metrics_report"))
     assert report.metadata["stores"] == "baselines, kept_runs, traces, reports"
 

@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 
 from rag_eval.core.errors import InputError, Problem
-from rag_eval.core.frames import CHUNKS
 from rag_eval.defs.metadata import (
     MAX_ROWS,
     Table,
     clear_failures,
-    column_schema,
     problems_shown,
     summarize,
     to_metadata,
@@ -78,9 +76,3 @@ def test_only_an_outage_is_tried_again(code):
     with pytest.raises(dg.Failure) as caught, clear_failures():
         raise InputError.of(code, "the server does not answer")
     assert caught.value.allow_retries
-
-
-def test_column_schema_has_every_column_with_its_meaning():
-    schema = column_schema(CHUNKS)["dagster/column_schema"]
-    assert [column.name for column in schema.columns] == list(CHUNKS.columns)
-    assert all(column.description for column in schema.columns)

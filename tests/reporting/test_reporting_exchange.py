@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.core.frames import PER_QUERY
 from rag_eval.core.types import Answer
 from rag_eval.reporting.exchange import (
     StrategyRankings,
@@ -53,7 +52,8 @@ PER_QUERY_ROWS = pd.DataFrame(
         )
         for seed in (13, 29)
     ],
-    columns=[*PER_QUERY.columns, "recall_at_5"],
+    columns="strategy level query_id group_id paraphrase_id seed eligible failed mrr ndcg_at_10 "
+    "recall_at_5".split(),
 )
 
 
