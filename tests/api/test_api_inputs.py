@@ -27,14 +27,12 @@ RUNS = {
     "ours": FRAME,
     "pyterrier": long(RUN, "qid docno score").assign(docid=0, rank=1),
     "numbered": FRAME.assign(query_id=FRAME["query_id"].replace("2", 2).astype(object)),
-    "categories": FRAME.astype({"query_id": "category", "doc_id": "category"}),
     "nested": RUN,
     "scored": [ir_measures.ScoredDoc(*row) for row in FRAME.itertuples(index=False)],
     "datasets": datasets.Dataset.from_pandas(FRAME),
 }
 JUDGED = {
     "ours": GRADES,
-    "floats": GRADES.astype({"relevance": float}),
     "pyterrier": long(QRELS, "qid docno label"),
     "beir": long(QRELS, "query-id corpus-id score"),
     "nested": QRELS,

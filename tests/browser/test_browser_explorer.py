@@ -84,23 +84,7 @@ def unfold(page, hostile, at):
     return page.locator("#ex-detail")
 
 
-def test_largest_regressions_come_first(hostile, opened):
-    page, summary = opened(hostile), hostile.explorer["summary"]
-    change = summary["questions"]["change"][summary["primary"]]
-    assert min(value for value in change if value is not None) < 0
-    order = ids(page)
-    shown = [change[at] for at in order]
-    assert shown[0] == min(value for value in change if value is not None)
-    assert [value for value in shown if value is not None] == sorted(
-        value for value in shown if value is not None
-    )
-    assert None not in shown[: sum(value is not None for value in shown)]
-    assert figures(page, "change")[0] == pytest.approx(shown[0], abs=5e-4)
-    fell = sum(value is not None and value < 0 for value in change)
-    assert f"{fell} questions fell" in page.locator("#ex-order").inner_text()
-
-
-@pytest.mark.parametrize("column", ["value", "change", "first", "miss"])
+@pytest.mark.parametrize("column", ["change", "first"])
 def test_every_column_sorts_both_ways(hostile, opened, column):
     page = opened(hostile)
     head = page.locator(f'#ex-table thead th[data-column="{column}"]')
@@ -146,17 +130,10 @@ def test_filters_leave_what_they_say(hostile, opened):
     texts = [f"{questions['id'][at]}\n{questions['text'][at]}".lower() for at in everything]
     check([at for at in everything if word in texts[at]])
     page.fill("#ex-search", "")
-    for status in set(questions["status"][primary]):
-        page.select_option("#ex-status", status)
-        check([at for at in everything if questions["status"][primary][at] == status])
-    page.select_option("#ex-status", "")
-    for strategy in range(len(summary["strategies"])):
-        page.select_option("#ex-strategy", index=strategy)
-        page.check("#ex-missed")
-        assert sorted(over_pages(page, ids)) == [at for at in everything if missed(at, strategy)]
-        page.uncheck("#ex-missed")
-    page.select_option("#ex-strategy", index=primary)
     page.check("#ex-missed")
+    page.select_option("#ex-strategy", index=1 - primary)
+    assert sorted(over_pages(page, ids)) == [at for at in everything if missed(at, 1 - primary)]
+    page.select_option("#ex-strategy", index=primary)
     page.fill("#ex-search", word)
     check([at for at in everything if word in texts[at] and missed(at, primary)])
     page.fill("#ex-search", "no question says this, ever")
@@ -200,10 +177,6 @@ def test_a_question_opens_down_to_its_evidence(hostile, opened):
     assert scores == sorted(scores, reverse=True)
     assert len(set(scores)) > 1
     for place in range(units.count()):
-        assert re.search(
-            r"clean|warning|blocked|not screened|trust",
-            units.nth(place).locator(".ex-trust").inner_text(),
-        )
         assert ("ex-hit" in units.nth(place).get_attribute("class").split()) == (
             place in run["hits"]
         )
@@ -229,22 +202,6 @@ def test_a_question_opens_down_to_its_evidence(hostile, opened):
     page.select_option("#ex-strategy", other)
     page.locator(f'article.ex-run[data-strategy="{other}"]').wait_for()
     assert overflow(page) == []
-
-
-def test_marks_of_the_hostile_facts_are_whole_sentences(hostile, opened):
-    page, questions = opened(hostile), hostile.questions
-    found = 0
-    for number, (_, payload) in enumerate(hostile_project.topics()):
-        if not is_marked(questions[number]):
-            continue
-        wanted = plain(visible(plain(hostile_project.fact(number, payload))))
-        if len(wanted) > 150:
-            continue
-        detail = unfold(page, hostile, number)
-        texts = {plain(text) for text in detail.locator("mark").all_inner_texts()}
-        assert texts <= {wanted} or any(wanted == text for text in texts), (texts, wanted)
-        found += wanted in texts
-    assert found > 5
 
 
 @pytest.mark.parametrize("unguarded", [False, True])
@@ -320,24 +277,12 @@ def focus_shows(page):
     )
 
 
-def test_an_address_leads_to_a_question(hostile, opened):
-    summary = hostile.explorer["summary"]
-    for at in (0, 1, len(hostile_project.NAMES), len(hostile_project.NAMES) + 5):
-        query_id = summary["questions"]["id"][at]
-        page = opened(hostile, f"#explorer?open={quote(query_id, safe='')}")
-        page.locator("#ex-detail[data-state=ready]").wait_for()
-        assert page.locator("#ex-detail .ex-id").first.inner_text() == query_id
-
-
 @pytest.mark.parametrize(
     "fragment",
     [
-        "#explorer?open=nobody&sort=__proto__&tag=constructor2&page=1e99",
-        "#explorer?%E0%A4%A",
-        "#explorer?strategy=__proto__&status=constructor&open=__proto__",
+        "#explorer?%E0%A4%A&page=1e99",
+        "#explorer?strategy=__proto__&status=constructor&open=__proto__&sort=__proto__",
         "#explorer?q=" + quote("<img src=x onerror=alert(1)>"),
-        "#panel-nowhere",
-        "#explorer?tag=__proto__&missed=1",
     ],
 )
 def test_an_address_that_asks_for_nothing_known_is_harmless(hostile, visit, fragment):
@@ -378,7 +323,6 @@ def test_an_open_question_fits(hostile, picture, visit, look):
     ("name", "harmful"),
     [
         ("summary", "!!!!"),
-        ("summary", "QUJD"),
         ("questions-0000", "H4sIAAAAAAAC/w=="),
     ],
 )

@@ -21,20 +21,6 @@ def unfold(page):
     page.locator("#ex-detail[data-state=ready]").wait_for()
 
 
-def test_runs_are_listed_and_open_quietly(hostile, serve, visit):
-    viewer = serve(hostile)
-    seen = visit(viewer.address)
-    links = seen.page.locator("table a[href^='/runs/']")
-    assert links.count() == 2
-    assert harm(seen.page) == []
-    links.first.click()
-    seen.page.locator("#explorer[data-state=ready] tbody tr.ex-row").first.wait_for()
-    assert seen.page.url == viewer.run()
-    assert seen.page.locator("#ex-count").inner_text().endswith(f"of {len(hostile.questions)}")
-    assert harm(seen.page) == []
-    seen.check_quiet()
-
-
 def test_pages_fit(hostile, serve, visit, picture, looks):
     viewer = serve(hostile)
     for look in looks:

@@ -5,22 +5,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from rag_eval.reporting.html.drawing import Chart, Row, forest, round_ticks
+from rag_eval.reporting.html.drawing import Chart, Row, forest
 from rag_eval.reporting.tables import Cursor
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "wanted"),
-    [
-        (0, 1, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
-        (-0.05, 0.05, ["−0.04", "−0.02", "0.00", "0.02", "0.04"]),
-        (3, 3.000001, None),
-    ],
-)
-def test_ticks_are_round_and_within_the_axis(low, high, wanted):
-    found = round_ticks(low, high)
-    assert all(low - 1e-9 <= value <= high + 1e-9 for value, _ in found)
-    assert wanted is None or [words for _, words in found] == wanted
 
 
 def test_values_stand_at_their_places():

@@ -1,14 +1,9 @@
 """The miss-rate panel: status, observed and stated rates, reliability, conformal K."""
 
-import io
-
 import pytest
 from panel_pages import exports, rendered, rows, titles
-from rich.console import Console
 
-from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import panel_words
-from rag_eval.reporting.terminal import show_report
 
 UNFITTED = {
     "validation": None,
@@ -62,24 +57,6 @@ def test_everything_that_was_calibrated_stands_there(report):
     assert levels == ["0.8", "0.9", "0.95"]
 
 
-def test_rounds_show_help_harm_and_cost(report):
-    account = report["uncertainty"]["iterative"]["rounds"]["accounts"][0]
-    account |= {"questions": 1120, "triggered": 310, "recovered": 17, "lost": 4}
-    account |= {"extra_queries": 655, "extra_seconds": 12.34}
-    account |= {"delta": 0.012, "ci_low": 0.001, "ci_high": 0.023}
-    panel, _ = rendered("miss-rates", report)
-    row = rows(panel, "iterative")[0]
-    counts = ("expanded", "of", "recovered", "lost", "extra_queries", "extra_seconds")
-    assert [float(row[name]) for name in counts] == [310, 1120, 17, 4, 655, 12.34]
-    ends = [f"recall_after_before{end}" for end in ("", "_low", "_high")]
-    assert [float(row[name]) for name in ends] == [0.012, 0.001, 0.023]
-    console = Console(width=250, file=io.StringIO())
-    show_report(console, Report.model_validate(report))
-    line = next(line for line in console.file.getvalue().splitlines() if "+0.012 [" in line)
-    for words in ("rounds", "310", "17", "4", "655", "+0.012 [+0.00, +0.02]"):
-        assert words in line
-
-
 def test_a_status_says_what_the_next_one_needs(report):
     panel, html = rendered("miss-rates", report)
     unmet = [
@@ -115,15 +92,3 @@ def test_a_refusal_is_named(report):
     entry["refused"] = "gold comes only from this strategy <b>"
     _, html = rendered("miss-rates", report)
     assert "gold comes only from this strategy &lt;b&gt;" in html
-
-
-def test_every_k_stands_beside_its_coverage(report):
-    first, second, _ = report["calibration"]["strategies"]["bm25"]["conformal"]
-    share = {"value": 0.75, "low": 0.5, "high": 0.875, "n": 60, "n_effective": 60}
-    first |= {"k": 52, "depth": 1234, "coverage": share}
-    second |= {"k": None}
-    panel, html = rendered("miss-rates", report)
-    found = [row for row in rows(panel, "conformal-k") if row["strategy"] == "bm25"]
-    assert [row["k"] for row in found[:2]] == ["52", ""]
-    assert found[0]["coverage"] == "0.75"
-    assert "1,234" in html

@@ -110,13 +110,6 @@ def test_a_reader_meets_few_words_before_unfolding(walked):
     assert "Kantor" not in words  # a definition, which is folded
 
 
-def test_a_template_refuses_a_bare_number():
-    from rag_eval.reporting.html.elements import environment
-
-    with pytest.raises(TypeError, match="bare int"):
-        environment().from_string("{{ n }}").render(n=3)
-
-
 def test_how_figures_are_written():
     assert format_number(1234, 3) == "1,234"
     assert format_number(-0.0004, 3) == "0.000"

@@ -100,11 +100,6 @@ def test_a_single_strategy_has_no_differences(read):
     assert tables.files()["calibrated-miss-rate-differences.csv"].count("\n") == 1
 
 
-def test_several_gold_sets_are_named(read):
-    table = MissRateTables([read(), read(gold_set="other")]).figures
-    assert set(table["gold_set"]) == {"tiny", "other"}
-
-
 def test_files_hold_the_frames(read, tmp_path):
     tables = MissRateTables([read()])
     assert tables.write(tmp_path / "new") == [tmp_path / "new" / name for name in tables.files()]

@@ -88,25 +88,9 @@ def test_required_failures_come_first_and_fail_the_verdict():
 def test_evidence_has_its_interval_and_what_it_is_counted_over():
     evidence = rows(*MIXED).rows[3].evidence
     assert evidence == "mrr 0.7 [0.61, 0.8], accepted >= 0.6; 90 scored, worth 80"
-    drop = {
-        "measure": "mrr",
-        "baseline": 0.8,
-        "now": 0.72,
-        "relative_drop": 0.1,
-        "value": -0.08,
-        "ci_low": -0.13,
-        "ci_high": -0.03,
-        "n_better": 4,
-        "n_worse": 20,
-        "n_tied": 176,
-        "n_scored": 200,
-        "n_effective": 200,
-        "catches_drop": 0.067,
-    }
-    assert _evidence_text({**drop, "different": ["the index differs of bm25"]}) == (
-        "mrr -0.08 [-0.13, -0.03]; 200 scored, worth 200; baseline 0.8; catches_drop 0.067; "
-        "different (the index differs of bm25); n_better 4; n_tied 176; n_worse 20; now 0.72; "
-        "relative_drop 0.1"
+    drop = {"measure": "mrr", "value": -0.08, "ci_low": -0.13, "ci_high": -0.03, "n_scored": 200}
+    assert _evidence_text({**drop, "now": 0.72, "different": ["the index differs"]}) == (
+        "mrr -0.08 [-0.13, -0.03]; 200 scored; different (the index differs); now 0.72"
     )
     assert _evidence_text({}) == ""
 
@@ -214,9 +198,7 @@ def test_the_table_reads_no_markup_of_a_report():
         "",
         "[]",
         '{"a": NaN}',
-        '{"a": 1e999}',
         '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
-        '{"a": ' + "9" * 10_000 + "}",
         "\xff",
     ],
 )

@@ -79,16 +79,7 @@ def test_runs_are_listed_newest_first(viewed):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "{",
-        (
-            '{"gold_set": 1, "artifacts": [], "report": {"gates": 3, "strategies": {}, '
-            '"evaluation": []}}'
-        ),
-        '{"report": NaN}',
-    ],
+    "content", ["{", '{"gold_set": 1, "artifacts": [], "report": {"gates": 3}}']
 )
 def test_a_damaged_run_is_named_and_stops_nothing_else(viewed, content):
     damaged = "20300101T000000000Z-00000000"
@@ -103,27 +94,6 @@ def test_a_damaged_run_is_named_and_stops_nothing_else(viewed, content):
     assert "damaged" in found.text
     assert str(viewed.home) not in found.text
     assert client.get(f"/runs/{viewed.run_id}/").status_code == 200
-
-
-def test_a_run_that_changes_is_read_again(viewed):
-    client = viewed.client()
-    assert "data-source" in client.get(f"/runs/{viewed.run_id}/").text
-    kept = viewed.kept()
-    del kept["artifacts"]["explorer"]
-    viewed.keep(kept)
-    page = client.get(f"/runs/{viewed.run_id}/").text
-    assert "data-source" not in page
-    assert "rag-eval run tiny" in page
-
-
-def test_the_page_of_a_run_holds_the_explorer(viewed):
-    found = Elements(viewed.client().get(f"/runs/{viewed.run_id}/").text)
-    attributes = dict(found.attributes)
-    assert attributes["data-source"] == "fetch"
-    assert attributes["data-base"] == f"/runs/{viewed.run_id}/"
-    assert ("src", "/assets/explorer.js") in found.attributes
-    assert "noscript" in found.elements
-    assert not [name for name, _ in found.attributes if name.startswith("on") or name == "style"]
 
 
 def test_parts_are_sent_as_they_are_stored(viewed):
@@ -179,17 +149,3 @@ def test_a_report_is_served_in_a_sandbox(viewed):
     assert "default-src 'none'" in policy
     assert "cross-origin-opener-policy" not in answer.headers
     assert f'href="/runs/{viewed.run_id}/report"' in client.get(f"/runs/{viewed.run_id}/").text
-
-
-def test_an_empty_home_has_a_page_too(tmp_path):
-    from starlette.testclient import TestClient
-
-    from rag_eval.core.settings import Settings
-    from rag_eval.viewer.app import create_app
-
-    client = TestClient(
-        create_app(Settings(home=tmp_path / "none")),
-        base_url="http://127.0.0.1:7777",
-    )
-    assert "No run is kept" in client.get("/").text
-    assert not (tmp_path / "none").exists()
