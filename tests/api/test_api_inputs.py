@@ -59,14 +59,12 @@ FILES = {
     "run.trec": "q1 Q0 d1 1 2.5 tag\nq1\tQ0\td2 2 1e0 tag\n\n2 Q0 d1 1 .5 tag\n",
     "run.json": json.dumps(RUN),
     "run.jsonl": FRAME.to_json(orient="records", lines=True),
-    "run-list.json": FRAME.to_json(orient="records"),
     "run.csv": FRAME.to_csv(index=False),
     "run-capitals.csv": FRAME.to_csv(index=False, header=["Query-ID", "DocNo", "SCORE"]),
     "run-trec.tsv": "q1\tQ0\td1\t1\t2.5\ttag\nq1 Q0 d2 2 1 tag\n2 Q0 d1 1 .5 tag\n",
     "run.tsv": FRAME.to_csv(index=False, sep="\t"),
     "qrels.trec": "q1 0 d1 2\nq1 0 d2 -1\n2 0 d1 1\n",
     "qrels.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n2\td1\t1\n",
-    "qrels-wide.tsv": "Corpus-ID\titer\tqid\tlabel\nd1\t0\tq1\t2\nd2\t0\tq1\t0\nd1\t0\t2\t1\n",
     "qrels.jsonl": GRADES.to_json(orient="records", lines=True),
 }
 

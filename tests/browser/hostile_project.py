@@ -1,4 +1,4 @@
-"""Write a gold set whose texts all attack the page that shows them; evaluate it for two nights.
+"""Write a gold set whose texts all attack the page that shows them.
 
 The texts try to run, to lead away, to break the layout or to be misread. This file holds the texts
 and the files made of them. The tests that open a page assert its behaviour.
@@ -33,11 +33,8 @@ Pages show the last ids in another form, and two of these ids look alike.
 """
 
 _SYLLABLES = tuple("ba de fi go hu ka le mi no pu ra se ti vo zu".split())
-LOUD_EVERY, LOUD_ALWAYS, LOUD_LATER = 6, 3, 0
-"""Topics whose gold is missed, by their number modulo LOUD_EVERY.
-
-The remainder LOUD_ALWAYS is missed in all nights, LOUD_LATER from the second night on.
-"""
+LOUD_EVERY: int = 6
+"""Every n-th topic has documents that match better than its gold, so that the gold is missed."""
 N_PLAIN = 6
 """Number of questions without an answer in the gold."""
 
@@ -113,21 +110,12 @@ def _document(number: int, payload: str) -> dict[str, object]:
     }
 
 
-def _decoys(number: int, payload: str, night: int) -> list[dict[str, object]]:
-    """List documents that no gold names.
-
-    For some topics, twelve of these documents match better than the gold, so the gold is missed.
-    For some other topics the twelve documents exist only from the second night on.
-    """
-    loud = number % LOUD_EVERY == LOUD_ALWAYS or (night > 0 and number % LOUD_EVERY == LOUD_LATER)
-    texts = (
-        [
-            f"How long is {subject(number)} kept, how long, {subject(number)}, in case {again}"
-            for again in range(12)
-        ]
-        if loud
-        else [f"Others say of {subject(number)}: {payload}"]
-    )
+def _decoys(number: int, payload: str) -> list[dict[str, object]]:
+    """List documents that no gold names; for some topics they match better than the gold."""
+    texts = [f"Others say of {subject(number)}: {payload}"]
+    if number % LOUD_EVERY == 0:
+        question = f"How long is {subject(number)} kept, how long, {subject(number)}"
+        texts = [f"{question}, in case {again}" for again in range(12)]
     url = ADDRESSES[-1 - number % len(ADDRESSES)]
     return [
         {
@@ -140,11 +128,11 @@ def _decoys(number: int, payload: str, night: int) -> list[dict[str, object]]:
     ]
 
 
-def _documents(night: int) -> list[dict[str, object]]:
+def _documents() -> list[dict[str, object]]:
     rows = [
         row
         for number, (_, payload) in enumerate(topics())
-        for row in (_document(number, payload), *_decoys(number, payload, night))
+        for row in (_document(number, payload), *_decoys(number, payload))
     ]
     text, url = f"{subject(0)} " + "W" * 1_000_000, "https://example.org/" + "a" * 100_000
     endless = {"_id": "endless", "title": "A" * 1_000_000, "text": text, "metadata": {"url": url}}
@@ -237,8 +225,8 @@ def _lines(rows: Iterable[object]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def write(folder: Path, night: int = 0) -> Path:
-    """Write the gold set `hostile` of a night below a folder; return the folder of the gold set."""
+def write(folder: Path) -> None:
+    """Write the gold set `hostile` below a folder."""
     gold = folder / "hostile"
     (gold / "collection").mkdir(parents=True, exist_ok=True)
     named = [str(_document(number, payload)["_id"]) for number, (_, payload) in enumerate(topics())]
@@ -249,7 +237,7 @@ def write(folder: Path, night: int = 0) -> Path:
     ]
     files = {
         "gold_set.yaml": CONFIG,
-        "collection/corpus.jsonl": _lines(_documents(night)),
+        "collection/corpus.jsonl": _lines(_documents()),
         "queries.jsonl": _lines(_questions()),
         "paraphrases.jsonl": _lines(_wordings()),
         "outputs.jsonl": _lines(_outputs()),
@@ -259,28 +247,20 @@ def write(folder: Path, night: int = 0) -> Path:
     }
     for name, text in files.items():
         (gold / name).write_text(text, encoding="utf-8")
-    return gold
 
 
-def command(
-    root: Path, *arguments: str, env: dict[str, str] | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Run the command line in a process that does not see the machine's own settings.
-
-    The caller handles a failure.
-    """
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
-    kept = {
-        "RAG_EVAL_HOME": str(root / "home"),
-        "RAG_EVAL_REPORTS": str(root / "reports"),
-        "RAG_EVAL_GOLD_SETS": str(root / "gold_sets"),
+def command(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command line in a process that does not see the machine's own settings."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")}
+    env |= {
+        f"RAG_EVAL_{name.upper()}": str(root / name) for name in ("home", "reports", "gold_sets")
     }
     return subprocess.run(
         [sys.executable, "-m", "rag_eval", *arguments],
         capture_output=True,
         text=True,
         timeout=900,
-        env={**clean, **kept, **(env or {})},
+        env=env,
         cwd=root,
         check=False,
     )

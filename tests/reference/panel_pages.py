@@ -1,6 +1,5 @@
 """Render a panel by itself and read its parts."""
 
-import copy
 import csv
 import html as markup
 import io
@@ -124,21 +123,3 @@ def renamed(value: Any, old: str, new: str) -> Any:
     if isinstance(value, list):
         return [renamed(part, old, new) for part in value]
     return new if value == old else value
-
-
-def only(report: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a copy of the report as if only the strategy `name` had run."""
-    found = copy.deepcopy(report)
-    found["strategy"] = name
-    found["strategies"] = [entry for entry in found["strategies"] if entry["name"] == name]
-    for part in ("uncertainty", "calibration", "stability"):
-        found[part]["strategies"] = {
-            key: entry for key, entry in found[part]["strategies"].items() if key == name
-        }
-    found["uncertainty"]["iterative"] = {}
-    found["calibration"] |= {
-        "comparison": None,
-        "comparison_reason": "1 strategies have outcomes enough; a comparison needs two",
-    }
-    found["overlap"]["pairs"] = []
-    return found

@@ -84,17 +84,8 @@ class Server:
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith("RAG_EVAL_")
         }
-        words = [
-            sys.executable,
-            "-m",
-            "rag_eval",
-            command,
-            "--home",
-            str(home),
-            "--port",
-            "0",
-            *more,
-        ]
+        words = [sys.executable, "-m", "rag_eval", command]
+        words += ["--home", str(home), "--port", "0", *more]
         self.process = subprocess.Popen(
             words,
             stdout=subprocess.PIPE,
