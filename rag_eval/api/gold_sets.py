@@ -37,8 +37,7 @@ class WrittenReport(Tabular):
     comparisons
         Paired differences between strategies: `difference` is strategy minus against.
     miss_rates
-        A row for each strategy: `status`, the `stated` and the `observed` miss rate with its
-        interval.
+        A row for each strategy: `status`, `stated` and `observed` miss rate with its interval.
     gates
         A row for each gate: `gate`, `required`, `status`, `reason`, `evidence`.
     runs
@@ -247,13 +246,8 @@ def estimate_miss_rate(
     >>> guess = estimate_miss_rate("How do I sort by two columns?", ["d1", "d2"], [0.62, 0.41])
     >>> round(guess.value, 3)
     0.4
-    >>> guess.inputs["tail_density"].reason
-    'counted: share of 2 scores s with 0.3 <= s < 0.5, at most 0.5'
     >>> guess.inputs["history"].basis
     'no similar judged question is known, so the formula takes 0.3'
-    >>> judged = [False, False, True]
-    >>> round(estimate_miss_rate("sort columns", ["d1"], [0.62], judged).value, 4)
-    0.1138
     """
     if missing := explain_missing("rag_eval.estimate_miss_rate"):
         raise ImportError(missing)
@@ -263,14 +257,10 @@ def estimate_miss_rate(
     if len(query) > MAX_QUERY:
         accepted = f"at most {MAX_QUERY:,} characters"
         raise InputError.of("bad_question", "too long", field="query", accepted=accepted)
-    if len(documents) != len(scores):
-        counts = f"{len(documents)} documents, {len(scores)} scores"
-        accepted = "one score for each document"
-        raise InputError.of(
-            "bad_scores", "the numbers differ", field="scores", found=counts, accepted=accepted
-        )
-    if not np.isfinite(np.asarray(scores, dtype=np.float64)).all():
-        raise InputError.of("bad_scores", "a score is not finite", field="scores")
+    if len(documents) != len(scores) or not np.isfinite(np.array(scores, dtype=float)).all():
+        counts = f"{len(documents)} documents, scores {list(scores)[:5]}"
+        message, accepted = "these are no scores", "one finite number for each document"
+        raise InputError.of("bad_scores", message, field="scores", found=counts, accepted=accepted)
     return estimate(query, scores, history)
 
 

@@ -48,10 +48,7 @@ QrelsLike: TypeAlias = (
 """Relevance judgements, in a form that `read_qrels` accepts."""
 
 _TREC_RUN = "query Q0 document rank score tag"
-_FORMS = (
-    "a data frame or any table with to_pandas(), {query: {document: number}}, "
-    "rows as ir_measures has them, or the path of a file"
-)
+_FORMS = "a table, {query: {document: number}}, rows of ir_measures, or the path of a file"
 
 
 class Run(NamedTuple):
