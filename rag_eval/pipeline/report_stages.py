@@ -52,8 +52,8 @@ from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClai
 from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs
 from rag_eval.pipeline.runner import WHOLE, Result, Results, Stage, Work, json_part
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
-from rag_eval.reporting.html.page import build
 from rag_eval.reporting.mlflow import record
+from rag_eval.reporting.page import build
 from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, slim, unpacked
 from rag_eval.reporting.report import REPORT_FILE, Embeddings, Report, dumps, finish, make_draft
 from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict

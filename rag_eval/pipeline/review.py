@@ -24,9 +24,9 @@ from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet, CitationS
 from rag_eval.pipeline.corpus import GoldVariants
 from rag_eval.pipeline.history import KeptRun, open_run
 from rag_eval.reporting.exchange import RAGAS_FILE, ragas_samples
-from rag_eval.reporting.html.page import page_tables
 from rag_eval.reporting.miss_rates import MissRateTables
 from rag_eval.reporting.outgoing import CitationVerdict, Explanation, GoldSpan
+from rag_eval.reporting.page import page_tables
 from rag_eval.reporting.tables import csv_text
 from rag_eval.storage.home import Home, write_bytes, write_text
 from rag_eval.uncertainty.lost_gold import describe_miss

@@ -1,7 +1,7 @@
 """Tables of figures, and every form in which they are printed but HTML.
 
 A cell is a place in a report, so a figure keeps its interval, its denominators and the reason of a
-null. `rag_eval.reporting.html.elements` writes tables as HTML.
+null. `rag_eval.reporting.elements` writes tables as HTML.
 """
 
 import dataclasses

@@ -20,7 +20,7 @@ from rag_eval.core.records import (
 )
 from rag_eval.core.types import snippet
 from rag_eval.gates.gate import count_gates
-from rag_eval.reporting.html.page import page_tables
+from rag_eval.reporting.page import page_tables
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Cursor, Table, interval, print_parts
 from rag_eval.trust.trust_report import Manifest

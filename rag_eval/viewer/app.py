@@ -278,7 +278,7 @@ _HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 _ASSETS: Final = Path(__file__).parent / "assets"
-_REPORT_ASSETS: Final = Path(__file__).parents[1] / "reporting" / "html" / "assets"
+_REPORT_ASSETS: Final = Path(__file__).parents[1] / "reporting" / "assets"
 ASSETS: Final = {
     "viewer.css": (_ASSETS, "text/css"),
     "review.js": (_ASSETS, "text/javascript"),

@@ -10,7 +10,7 @@ from rag_eval.measures.ranking import Measure
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import Node, Runner
 from rag_eval.pipeline.stages import STAGES
-from rag_eval.reporting.html.elements import Page, environment
+from rag_eval.reporting.elements import Page, environment
 from rag_eval.reporting.tables import Cursor
 
 

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from rag_eval.reporting.html.elements import Page
-from rag_eval.reporting.html.page import _render_panel
+from rag_eval.reporting.elements import Page
+from rag_eval.reporting.page import _render_panel
 from rag_eval.reporting.tables import Cursor
 
 HOSTILE = (

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-ASSETS = files("rag_eval.reporting.html") / "assets"
+ASSETS = files("rag_eval.reporting") / "assets"
 FORBIDDEN = {
     "markup from text": (
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|"

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from rag_eval.reporting.html.drawing import Chart, Row, forest
+from rag_eval.reporting.elements import Chart, Row, forest
 from rag_eval.reporting.tables import Cursor
 
 

@@ -8,9 +8,9 @@ import panel_reports
 import pytest
 from panel_pages import unfolded_words
 
-from rag_eval.reporting.html import page as pages
-from rag_eval.reporting.html.elements import absent, interval, number
-from rag_eval.reporting.html.page import build
+from rag_eval.reporting import page as pages
+from rag_eval.reporting.elements import absent, interval, number
+from rag_eval.reporting.page import build
 from rag_eval.reporting.tables import Cursor, format_number
 
 FREE = set(

@@ -8,7 +8,7 @@ import panel_reports
 import pytest
 from rich.console import Console
 
-from rag_eval.reporting.html.elements import _check_output
+from rag_eval.reporting.elements import _check_output
 from rag_eval.reporting.mlflow import _report_metrics, _runs_page, _strategy_metrics
 from rag_eval.reporting.questions import _web_address
 from rag_eval.reporting.report import Report, content_hash

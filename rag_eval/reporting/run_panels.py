@@ -6,8 +6,8 @@ from typing import Any, Final
 from rag_eval.answers.replies import CODES as CONTRACT
 from rag_eval.core.types import FIXES
 from rag_eval.gates.gate import count_gates
-from rag_eval.reporting.html.elements import Page, Panel
-from rag_eval.reporting.html.retrieval_panels import PAIRED
+from rag_eval.reporting.elements import Page, Panel
+from rag_eval.reporting.retrieval_panels import PAIRED
 from rag_eval.reporting.tables import Cursor, Table, panel_words
 
 UNKNOWN: Final = "not described in this version"

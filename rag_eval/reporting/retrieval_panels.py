@@ -9,17 +9,21 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html.drawing import (
+from rag_eval.reporting.elements import (
     Chart,
+    Page,
+    Panel,
     Row,
     ends_of,
     forest,
+    interval,
     label,
+    number,
     plots,
     series_colour,
+    text,
     value_of,
 )
-from rag_eval.reporting.html.elements import Page, Panel, interval, number, text
 from rag_eval.reporting.tables import Cursor, Table, column_key, panel_words
 
 PAIRED: Final = """difference = . | better = n_better | worse = n_worse | tied = n_tied

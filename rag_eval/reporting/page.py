@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from rag_eval.reporting.html import retrieval_panels, run_panels
-from rag_eval.reporting.html.elements import Page, Panel, environment
+from rag_eval.reporting import retrieval_panels, run_panels
+from rag_eval.reporting.elements import Page, Panel, environment
 from rag_eval.reporting.tables import Cursor, Table
 
 PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
@@ -35,7 +35,7 @@ STYLES: Final = ("page.css", "explorer.css")
 
 def asset(name: str) -> str:
     """Read a script or a style sheet of the page."""
-    path = resources.files("rag_eval.reporting.html").joinpath("assets", name)
+    path = resources.files("rag_eval.reporting").joinpath("assets", name)
     return path.read_text(encoding="utf-8")
 
 
