@@ -148,7 +148,7 @@ def approximate_search(
     index: StrategyIndex, embedding: Embedding, queries: Float32Array, request: Request
 ) -> Ranking:
     """Ask the graph of the request's seed. A missing graph is built first."""
-    source, store, table = index.source(embedding), index.store, index.table
+    source, store, table = index.source(embedding), index.chroma, index.table
     name = index.graph_name(source.model, request.seed)
 
     def build() -> bool:

@@ -159,9 +159,8 @@ class StrategyIndex:
         *,
         prefix: str = "",
     ) -> None:
-        self.table = table
-        self.places = places
-        self.chroma = chroma
+        self.table, self.places = table, places
+        self.chroma: Any = chroma
         """The store of graphs; None without an approximate strategy."""
         self.rerankers = dict(rerankers or {})
         """Import path of each reranker that gold sets may name, by name."""
@@ -183,13 +182,6 @@ class StrategyIndex:
         if key not in self._sources:
             self._sources[key] = EmbeddingSource(embedding, self.table, self.places)
         return self._sources[key]
-
-    @property
-    def store(self) -> "ChromaStore":
-        """The store of graphs, which approximate search needs."""
-        if self.chroma is None:
-            raise RuntimeError("approximate search needs a vector store")
-        return self.chroma
 
     @property
     def embedded(self) -> int:
@@ -232,9 +224,9 @@ class StrategyIndex:
             for seed, graph in keep.items():
                 with step(f"Building the graph of seed {seed}", len(self.table), "vectors") as add:
                     owners, vectors = self.table.owners, source.chunk_vectors()
-                    if self.store.build(graph, owners, vectors, seed=seed, advance=add):
+                    if self.chroma.build(graph, owners, vectors, seed=seed, advance=add):
                         built.append(graph)
-            dropped += self.store.drop(self.family(model), set(keep.values()))
+            dropped += self.chroma.drop(self.family(model), set(keep.values()))
         return built, dropped
 
     def reranker(self, name: str) -> Reranker:
@@ -299,11 +291,7 @@ class LocalStrategy(Strategy):
     def rank(self, index: StrategyIndex, request: Request) -> Ranking:
         """Rank chunks for each text; a text without a known term retrieves nothing."""
 
-    def first_lists(
-        self,
-        index: StrategyIndex,  # noqa: ARG002 - only fusion has lists
-        request: Request,  # noqa: ARG002 - only fusion has lists
-    ) -> dict[str, Ranking]:
+    def first_lists(self, index: StrategyIndex, request: Request) -> dict[str, Ranking]:  # noqa: ARG002 - only fusion has lists
         """Return the `lexical` and the `vector` list before fusion; empty without fusion."""
         return {}
 
@@ -319,18 +307,12 @@ class ReadyStrategy:
     """One strategy over one index: texts in, ranking out."""
 
     def __init__(self, spec: LocalStrategy, index: StrategyIndex) -> None:
-        self.spec = spec
-        self.name = spec.name
-        self.index = index
+        self.spec, self.index, self.name = spec, index, spec.name
         self.source = None if spec.embeds_with is None else index.source(spec.embeds_with)
         self.embed_model = self.source.model if self.source else ""
         self.index_hash = spec.index_hash(index.table.chunks_hash, self.embed_model)
+        self.identity = Identity(self.index_hash, self.embed_model)
         self.seed_matters = spec.seed_matters
-
-    @property
-    def identity(self) -> Identity:
-        """Index and embedding model."""
-        return Identity(self.index_hash, self.embed_model)
 
     def _pool(self, depth: int) -> int:
         step = self.spec.rerank

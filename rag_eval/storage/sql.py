@@ -301,10 +301,7 @@ class Transaction:
         return [dict(zip(table.column_names, row, strict=True)) for row in rows]
 
     def columns(
-        self,
-        table: TableSpec,
-        where: Mapping[str, Any] | None = None,
-        names: Sequence[str] | None = None,
+        self, table: TableSpec, where: Mapping[str, Any] | None, names: Sequence[str] | None = None
     ) -> dict[str, list[Any]]:
         """Return the values of each column of `names` (all by default); `where` as in `select`."""
         wanted = names or table.column_names
@@ -456,8 +453,7 @@ class SqlStore:
             is_whole = not self._absent_columns(table, transaction)
         if not is_whole:
             with self.transaction("rag_eval.create_table") as transaction:
-                # another process may have made the columns since
-                self._add(table, self._absent_columns(table, transaction), transaction)
+                self._add(table, transaction)
         self._created.add(table)
 
     def _absent_columns(self, table: TableSpec, transaction: Transaction) -> "list[Column[Any]]":
@@ -489,18 +485,14 @@ class SqlStore:
             ),
         )
 
-    def _add(
-        self, table: TableSpec, columns: "Sequence[Column[Any]]", transaction: Transaction
-    ) -> None:
+    def _add(self, table: TableSpec, transaction: Transaction) -> None:
         """Create the table, or add the columns that it lacks with the indexes."""
         from sqlalchemy import text
         from sqlalchemy.schema import CreateColumn
 
         connection, declared = transaction.connection, declare(table)
-        if len(columns) == len(declared.columns):
-            declared.create(connection)
-            return
-        for column in columns:
+        declared.create(connection, checkfirst=True)  # another process may have made it since
+        for column in self._absent_columns(table, transaction):
             added = CreateColumn(column).compile(dialect=connection.dialect)
             connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
         for index in declared.indexes:
