@@ -8,7 +8,7 @@ import dataclasses
 import html
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -57,33 +57,30 @@ class KnownGoldSet:
     """The parts of a gold set's configuration that the definitions need.
 
     `name` is the partition key. `gates` holds `acceptance.<measure>` for each floor, and the bare
-    name of every other gate. `nodes` are the configured stages. `prefix` is the setting
-    `asset_key_prefix`.
+    name of every other gate. `keys` maps the configured stages to their assets.
     """
 
     name: str
     strategies: tuple[str, ...]
     gates: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    keys: Mapping[Node, dg.AssetKey]
     nightly: bool
-    prefix: str = ""
+    report: dg.AssetKey
 
     @property
     def assets(self) -> list[dg.AssetKey]:
         """Keys of the configured assets."""
-        return [asset_key(node, self.prefix) for node in self.nodes]
+        return list(self.keys.values())
 
     @property
     def checks(self) -> list[dg.AssetCheckKey]:
         """Keys of the configured checks."""
-        keys = {node.name: asset_key(node, self.prefix) for node in self.nodes}
         stages = [
-            dg.AssetCheckKey(key, OF_STAGES[name].name)
-            for name, key in keys.items()
-            if name in OF_STAGES
+            dg.AssetCheckKey(key, OF_STAGES[node.name].name)
+            for node, key in self.keys.items()
+            if node.name in OF_STAGES
         ]
-        report = asset_key(Node(REPORT), self.prefix)
-        return [*stages, *(dg.AssetCheckKey(report, gate_check(gate)) for gate in self.gates)]
+        return [*stages, *(dg.AssetCheckKey(self.report, gate_check(gate)) for gate in self.gates)]
 
 
 def known_gold_sets(folder: Path, prefix: str = "") -> list[KnownGoldSet]:
@@ -92,20 +89,20 @@ def known_gold_sets(folder: Path, prefix: str = "") -> list[KnownGoldSet]:
     An unreadable gold set keeps its partition, so that its nightly run shows the error. Raises
     InputError if the folder of gold sets is missing.
     """
-    gold_sets = []
+    gold_sets, report = [], asset_key(Node(REPORT), prefix)
     for name, place in discover(folder).items():
+        strategies, gates, nightly = tuple[str, ...](), tuple[str, ...](), True
         try:
             config = load_config(place)
         except InputError:
-            nodes = tuple(Node(stage.name) for stage in STAGES if not stage.each_strategy)
-            gold_sets.append(KnownGoldSet(name, (), (), nodes, nightly=True, prefix=prefix))
-            continue
-        strategies = tuple(spec.name for spec in config.strategies)
-        nodes = tuple(
-            node for stage in STAGES if stage.configured(config) for node in stage.nodes(strategies)
-        )
-        gates = tuple(check_names(config))
-        gold_sets.append(KnownGoldSet(name, strategies, gates, nodes, config.nightly, prefix))
+            nodes = [Node(stage.name) for stage in STAGES if not stage.each_strategy]
+        else:
+            strategies = tuple(spec.name for spec in config.strategies)
+            stages = (stage for stage in STAGES if stage.configured(config))
+            nodes = [node for stage in stages for node in stage.nodes(strategies)]
+            gates, nightly = tuple(check_names(config)), config.nightly
+        keys = {node: asset_key(node, prefix) for node in nodes}
+        gold_sets.append(KnownGoldSet(name, strategies, gates, keys, nightly, report))
     return gold_sets
 
 

@@ -160,7 +160,7 @@ class StrategyIndex:
         prefix: str = "",
     ) -> None:
         self.table, self.places = table, places
-        self.chroma: Any = chroma
+        self.chroma: ChromaStore = chroma  # type: ignore[assignment]  # only approximate search reads it
         """The store of graphs; None without an approximate strategy."""
         self.rerankers = dict(rerankers or {})
         """Import path of each reranker that gold sets may name, by name."""

@@ -77,7 +77,7 @@ def test_job_gives_the_report_of_the_command_line(project, instance, tmp_path):
     later = {"miss_rate_claims", "calibrated_miss_rates", "mlflow_record", "gate_verdict"}
     reused = {
         asset_key(node)
-        for node in project.known().nodes
+        for node in project.known().keys
         if node.name not in later and not is_live(node)
     }
     assert all(made["/".join(key.path)]["reused"] for key in reused)

@@ -78,7 +78,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from rag_eval.retrieval.embedding.source import source as module
+from rag_eval.retrieval.embedding import source as module
 from test_retrieval_cache import Counting
 module.BLOCK = 10
 class Dies(Counting):

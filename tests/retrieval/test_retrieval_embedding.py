@@ -15,6 +15,8 @@ from rag_eval.core.errors import InputError
 from rag_eval.core.parts import Embedding
 from rag_eval.corpus.analyzer import Analyzer, terms
 from rag_eval.retrieval.chroma import ChromaFunctionEmbedder, model_folder
+from rag_eval.retrieval.embedding import embedders
+from rag_eval.retrieval.embedding import source as source_module
 from rag_eval.retrieval.embedding.embedders import (
     PACKAGE,
     FileEmbedder,
@@ -26,8 +28,7 @@ from rag_eval.retrieval.embedding.embedders import (
     read_vectors,
     unit,
 )
-from rag_eval.retrieval.embedding.source import EmbeddingSource, embedders, pack_hashes
-from rag_eval.retrieval.embedding.source import source as source_module
+from rag_eval.retrieval.embedding.source import EmbeddingSource, pack_hashes
 from rag_eval.storage.hashing import text_hash
 
 
