@@ -1,7 +1,6 @@
 """Measure a large corpus from Parquet files to ranked answers: time, growth and memory.
 
     million.py 10000 100000            two sizes, BM25 and LSA vectors
-    million.py 100000 --minilm         MiniLM vectors beside them
     million.py 1000000 --scratch DIR   the files of the corpus and of the home go below DIR
 
 The texts of the public data and the docstrings of PACKAGES are cut into sentences, of which those
@@ -64,7 +63,6 @@ level: document
 gates: {required: [], advisory: []}
 nightly: false
 """
-MINILM = "  - {name: minilm, kind: vector, embedding: {model: all-MiniLM-L6-v2}}\nlevel:"
 
 
 # ---- The corpus: sentences of known texts, shuffled.
@@ -122,7 +120,7 @@ def write_corpus(
         pq.write_table(pa.table(columns), folder / "corpus" / f"{start:07d}.parquet")
 
 
-def write_gold(folder: Path, n_documents: int, sentences: list[list[str]], *, minilm: bool) -> None:
+def write_gold(folder: Path, n_documents: int, sentences: list[list[str]]) -> None:
     """Write the questions, each with words of a passage, and the configuration."""
     rng, queries, qrels = random.Random(SEED), [], ["query-id\tcorpus-id\tscore"]
     for number, target in enumerate(rng.sample(range(n_documents), QUESTIONS)):
@@ -133,8 +131,7 @@ def write_gold(folder: Path, n_documents: int, sentences: list[list[str]], *, mi
     lines = "".join(f"{json.dumps(row)}\n" for row in queries)
     (folder / "queries.jsonl").write_text(lines, encoding="utf-8")
     (folder / "qrels.tsv").write_text("\n".join(qrels) + "\n", encoding="utf-8")
-    config = CONFIG.replace("level:", MINILM) if minilm else CONFIG
-    (folder / "gold_set.yaml").write_text(config, encoding="utf-8")
+    (folder / "gold_set.yaml").write_text(CONFIG, encoding="utf-8")
 
 
 # ---- A run in a process of its own, and its memory seen from outside.
@@ -150,17 +147,9 @@ def run_stages(folder: Path, workers: int) -> None:
     for node in runner.nodes():
         if node in needed:
             started, cpu = time.perf_counter(), cpu_seconds()
-            made = runner.one(node)
+            runner.one(node)
             figures = {"seconds": time.perf_counter() - started, "cpu_s": cpu_seconds() - cpu}
-            facts = {"id": made.result.id, **figures}
-            if node.name == "admitted_chunks":
-                facts["n_chunks"] = made.result.about.n_chunks
-            if node.name == "run":
-                facts |= {
-                    "index_hash": made.result.about.index_hash,
-                    "n_empty": made.result.about.n_empty,
-                }
-            print(json.dumps({"stage": str(node), **facts}), flush=True)
+            print(json.dumps({"stage": str(node), **figures}), flush=True)
     cpu = cpu_seconds()
     evaluation.close_pool()  # the CPU seconds of workers count when they end
     print(json.dumps({"stage": "workers", "seconds": 0.0, "cpu_s": cpu_seconds() - cpu}))
@@ -218,7 +207,6 @@ def measure(folder: Path, workers: int, **about: object) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("chunks", type=int, nargs="*", help="sizes, rising")
-    parser.add_argument("--minilm", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--scratch", type=Path, help="default: the folder of temporary files")
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
@@ -233,7 +221,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.scratch) as name:
             folder, about = Path(name, "million"), {"chunks": size, "sentences": len(sentences)}
             write_corpus(folder, n_documents, set(), sentences)
-            write_gold(folder, n_documents, sentences, minilm=arguments.minilm)
+            write_gold(folder, n_documents, sentences)
             new = measure(folder, arguments.workers, **about, run="first")
             write_corpus(folder, n_documents, changed, sentences)
             again = measure(folder, arguments.workers, **about, run="changed")

@@ -6,9 +6,9 @@ support.py --only markers  one part: sets or markers
 
 sets: expertqa has claims of real systems that experts found supported or not by the cited text. The
 others have sentences that people wrote or found supported, against the evidence of another question
-that is most like theirs, alone or (10) among ten texts. `overlap` is the plain share of distinct
-words. `passes` and `partly` are shares of the supported sentences with these verdicts, `noticed` is
-the share of passing sentences that no longer pass with the first words of another one added.
+that is most like theirs, alone or (10) among ten texts.
+`passes` and `partly` are shares of the supported sentences with these verdicts, `noticed` is the
+share of passing sentences that no longer pass with the first words of another one added.
 markers: answers of people (QuoteSum) and of real systems (ExpertQA) with the numbers of their
 sources, right or exchanged for other sources of the answer.
 Intervals are 95 %, over questions.
@@ -26,8 +26,6 @@ from typing import NamedTuple
 import numpy as np
 from timing import data_folder, emit, indexed_text, json_lines, skipped
 
-from rag_eval.corpus.analyzer import Analyzer
-from rag_eval.measures.contradiction import FUNCTION_WORDS
 from rag_eval.measures.support import (
     Groundedness,
     answer_sentences,
@@ -163,15 +161,6 @@ def rate(hits: np.ndarray, groups: Sequence[str]) -> list[float]:
     return shown(hits.mean(), weights @ hits / np.maximum(weights.sum(axis=1), 1))
 
 
-def overlap(pairs: Sequence[Pair]) -> np.ndarray:
-    """Return the share of the distinct content words of each sentence in its evidence."""
-    analyzer = Analyzer()
-    ignored = set(analyzer.index([" ".join(FUNCTION_WORDS)])[0])
-    texts = (([pair.sentence], [" ".join(pair.evidence)]) for pair in pairs)
-    words = ([set(analyzer.index(text)[0]) - ignored for text in both] for both in texts)
-    return np.array([len(own & offered) / max(len(own), 1) for own, offered in words])
-
-
 def verdicts(scored: Groundedness, verdict: str) -> np.ndarray:
     """Tell for each answer whether one of its sentences has a verdict."""
     hits = [support.verdict() == verdict for support in scored.supports]
@@ -197,7 +186,6 @@ def measure_set(name: str, pairs: Sequence[Pair]) -> None:
         supported=int(is_supported.sum()),
         other=int((~is_supported).sum()),
         auroc=auroc(np.nan_to_num(scored.value), is_supported, groups),
-        overlap=auroc(overlap(pairs), is_supported, groups),
         passes=rate(passes[is_supported], own),
         partly=rate(verdicts(scored, "partly")[is_supported], own),
         noticed=rate(fails[passes], list(itertools.compress(groups, passes))),

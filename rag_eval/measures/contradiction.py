@@ -69,6 +69,10 @@ class Conflict(NamedTuple):
     sentence: str
     evidence: str
 
+    def __str__(self) -> str:
+        instead = f'says "{self.evidence}"' if self.evidence else "does not say so"
+        return f'"{self.sentence}", the evidence {instead}'
+
 
 @functools.lru_cache(maxsize=65_536)
 def _stem(word: str) -> str:

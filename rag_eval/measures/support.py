@@ -225,10 +225,8 @@ def support(
     anywhere in the texts. The words alone count in a sentence of two words.
     The score is halved if the texts lack a name or a number of the sentence. A sentence that says
     otherwise than its window, as `find_conflicts` tells, keeps 0.4 of the score.
-
-    Words weigh by `frequencies`, the counts of a corpus, a pair like the mean of its words. Without
-    texts the score is 0. A translated sentence scores near 0, because only words are compared. A
-    score depends on no other sentence, and not on the layout of the texts.
+    Words weigh by `frequencies`, the counts of a corpus, a pair like the mean of its words. A score
+    depends on no other sentence, and not on the layout of the texts.
 
     Examples
     --------
@@ -331,11 +329,10 @@ _POSSESSIVE = re.compile(r"['’]s\b")
 class SentenceSupport(NamedTuple):
     """A sentence of an answer, held against the spans that it cites.
 
-    `segment` is the number of the sentence, from 0. `places` are its citations among those of the
-    answer; empty if it cites nothing. `score` in [0, 1] is its support by the cited text, or the
-    verdict of a verifier, NaN if that failed. `passage` is the window of the cited text that
-    supports it best, `conflict` what the window says otherwise, and `lacks` are words in a row that
-    the cited text lacks.
+    `segment` numbers the sentence from 0. `places` are its citations among those of the answer.
+    `score` in [0, 1] is its support by the cited text, or the verdict of a verifier, NaN if that
+    failed. `passage` is the window of the cited text that supports it best, `conflict` what the
+    window says otherwise, and `lacks` are words in a row that the cited text lacks.
     """
 
     segment: int
@@ -418,11 +415,10 @@ def citation_support(
 ) -> list[list[SentenceSupport]]:
     """Score the sentences of every answer against the spans that they cite.
 
-    A sentence cites the spans of its markers, else the spans that the answer lists without one.
-    Cited spans support a sentence together. A sentence that holds several items of a list is as
-    good as its weakest item. Sentences without a content word, and a single word before a list
-    ("Reasons:"), state nothing and are left out. `score` is a verifier, which replaces the
-    comparison of words. A list with an item without verdict has none.
+    A sentence cites the spans of its markers, else the spans that the answer lists without one,
+    which support it together. One that holds several items of a list is as good as its weakest
+    item. Sentences that state nothing, such as "Reasons:", are left out. `score` is a verifier,
+    which replaces the comparison of words.
     """
     rows = [(at, *row) for at, answer in enumerate(answers) for row in _cited_texts(answer)]
     scored = groundedness([row[2] for row in rows], [row[4] for row in rows], frequencies)
@@ -440,19 +436,13 @@ def citation_support(
                 score=float(scored.score[part]),
                 verdict=verdicts[part],
                 passage=support.window,
-                conflict="; ".join(map(_describe_conflict, support.conflicts)),
+                conflict="; ".join(map(str, support.conflicts)),
                 lacks=support.lacks,
             )
     sentences: list[list[SentenceSupport]] = [[] for _ in answers]
     for at in sorted(weakest):
         sentences[rows[at][0]].append(weakest[at])
     return sentences
-
-
-def _describe_conflict(conflict: Conflict) -> str:
-    """Say what the evidence says otherwise, as `"closes", the evidence says "opens"`."""
-    instead = f'says "{conflict.evidence}"' if conflict.evidence else "does not say so"
-    return f'"{conflict.sentence}", the evidence {instead}'
 
 
 def _cited_texts(answer: Answer) -> list[tuple[int, str, tuple[int, ...], list[str]]]:
@@ -566,7 +556,7 @@ def retrieval_gaps(
     the violation `citation_unsupported`: a phrase does not mend a citation. Only words are
     compared, so an answer that translates its sources without naming them is a violation.
     """
-    shown = [[text for text in texts if _has_content(text)] for texts in retrieved]
+    shown = [[text for text in texts if WORD.search(text)] for texts in retrieved]
     cites = cites or [None] * len(answers)
     verdicts = [
         _judge_without_overlap(answer, len(texts), is_cited, purpose)
@@ -592,7 +582,7 @@ def _judge_without_overlap(
     """Return a verdict without comparing texts; None if only a comparison can decide."""
     if not n_texts or purpose == "context":
         return Gap("context_only" if n_texts else "no_retrieval")
-    if not _has_content(answer):
+    if not WORD.search(answer):
         return Gap("empty_answer")
     if is_cited is True:
         return Gap("cited")
@@ -607,10 +597,6 @@ def _with_quotes(answer: str) -> str:
     quotes = _PHRASES["quotes"].findall(answer)
     long = [quote for quote in quotes if len(words(quote[1:-1])) >= _QUOTED_WORDS]
     return "\n\n".join([answer, *long])
-
-
-def _has_content(text: str) -> bool:
-    return any(character.isalnum() for character in text)
 
 
 # ---- A bar that is fitted to labels
