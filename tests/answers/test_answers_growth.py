@@ -15,7 +15,7 @@ from rag_eval.answers import answering, contract, replies
 from rag_eval.answers.abstention import abstention
 from rag_eval.answers.evidence import Events
 from rag_eval.core.config import Answers
-from rag_eval.corpus import numerals
+from rag_eval.corpus import analyzer
 from rag_eval.corpus.analyzer import token_spans
 from rag_eval.corpus.markers import read_marks
 from rag_eval.measures import support
@@ -57,9 +57,9 @@ def _sentence(text: str, passage: str) -> support.SentenceSupport:
 
 READERS = {
     "answer_sentences": support.answer_sentences,
-    "numbers": numerals.numbers,
+    "numbers": analyzer.numbers,
     "names": support._names,
-    "spell_alike": numerals.spell_alike,
+    "spell_alike": analyzer.spell_alike,
     "missing_words": lambda text: _sentence(text, text).missing_words(),
     "exchanged_words": lambda text: _sentence(text, text[::-1]).exchanged_words(),
     "find_conflicts": lambda text: find_conflicts(text, text, text),

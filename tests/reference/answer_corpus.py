@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
+from corpora import documents_frame
 
 from rag_eval.answers.evidence import Library, Question, apply_override
 from rag_eval.core.config import AnswerOverride, Answers
-from rag_eval.core.frames import CHUNKS, DOCUMENTS, SECTIONS
+from rag_eval.core.frames import CHUNKS, SECTIONS
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import (
-    ChatError,
     Evidence,
     Message,
     Offsets,
@@ -53,39 +53,22 @@ def library(
 ) -> Library:
     """Return a library with one chunk for each section."""
     docs = DOCS if docs is None else docs
-    sections = SECTION_LINES if sections is None else sections
-    documents = DOCUMENTS.check(
-        pd.DataFrame(
-            {
-                "doc_id": list(docs),
-                "title": [""] * len(docs),
-                "text": list(docs.values()),
-                "rev": [f"rev-{doc}" for doc in docs],
-                "content_hash": [text_hash(text) for text in docs.values()],
-                "source_url": [f"https://example.org/{doc}" for doc in docs],
-                "kind": ["text"] * len(docs),
-                "names": [[doc] for doc in docs],
-                "page": [""] * len(docs),
-            }
-        )
-    )
     rows = [
         (f"{doc}#{name}", doc, name, *_place(docs[doc], first, last))
-        for doc, parts in sections.items()
+        for doc, parts in (SECTION_LINES if sections is None else sections).items()
         for name, first, last in parts
     ]
-    spans = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"]).astype(
-        {"start": np.int64, "end": np.int64}
-    )
+    texts = [docs[doc][start:end] for _, doc, _, start, end in rows]
+    spans = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"])
+    spans = spans.astype({"start": np.int64, "end": np.int64})
     chunks = spans.assign(
         chunk_id=[digest(list(row)) for row in rows],
-        tokens=np.array(
-            [count_tokens(docs[row[1]][row[3] : row[4]]) for row in rows], dtype=np.int64
-        ),
-        text=[docs[row[1]][row[3] : row[4]] for row in rows],
-        text_hash=[text_hash(docs[row[1]][row[3] : row[4]]) for row in rows],
+        tokens=np.array(list(map(count_tokens, texts)), dtype=np.int64),
+        text=texts,
+        text_hash=list(map(text_hash, texts)),
     )
     ordered = CHUNKS.check(chunks.sort_values(["section_id", "chunk_id"], ignore_index=True))
+    documents = documents_frame(docs)
     return Library(documents, SECTIONS.check(spans), ordered, Identity("bm25s:0", ""))
 
 
@@ -186,15 +169,3 @@ class ScriptedChat:
         if callable(reply):
             reply = reply(messages)
         return reply if isinstance(reply, Reply) else Reply(reply, tokens_in=10, tokens_out=5)
-
-
-__all__ = [
-    "DOCS",
-    "ChatError",
-    "Ranking",
-    "ScriptedChat",
-    "evidence",
-    "library",
-    "question",
-    "scored",
-]

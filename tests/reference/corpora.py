@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,24 +46,23 @@ def chunks_frame(
     return CHUNKS.check(frame.sort_values(["section_id", "chunk_id"], ignore_index=True))
 
 
-def documents_frame(chunks: pd.DataFrame) -> pd.DataFrame:
-    """Return a DOCUMENTS frame with the documents of the chunks."""
-    ids = chunks["doc_id"].drop_duplicates().tolist()
-    return DOCUMENTS.check(
-        pd.DataFrame(
-            {
-                "doc_id": ids,
-                "title": [""] * len(ids),
-                "text": [""] * len(ids),
-                "rev": [f"rev-{doc}" for doc in ids],
-                "content_hash": [digest(doc) for doc in ids],
-                "source_url": [f"https://example.org/{doc}" for doc in ids],
-                "kind": ["text"] * len(ids),
-                "names": [[doc] for doc in ids],
-                "page": [""] * len(ids),
-            }
-        )
-    )
+def documents_frame(texts: Mapping[str, str]) -> pd.DataFrame:
+    """Return a DOCUMENTS frame of texts by doc_id."""
+    rows = [
+        {
+            "doc_id": doc,
+            "title": "",
+            "text": text,
+            "rev": f"rev-{doc}",
+            "content_hash": digest([doc, text]),
+            "source_url": f"https://example.org/{doc}",
+            "kind": "text",
+            "names": [doc],
+            "page": "",
+        }
+        for doc, text in texts.items()
+    ]
+    return DOCUMENTS.check(pd.DataFrame(rows))
 
 
 def table(texts: Sequence[str], ids: Sequence[tuple[str, str]] | None = None) -> ChunkTable:

@@ -145,7 +145,7 @@ def ready(tmp_path_factory):
 def service(ready, **options):
     return RetrievalService(
         ready,
-        documents_frame(ready["bm25"].index.table.frame),
+        documents_frame(dict.fromkeys(ready["bm25"].index.table.frame["doc_id"], "")),
         corpus_rev="rev7",
         default="bm25",
         seed=29,
@@ -275,7 +275,10 @@ def test_a_strategy_that_is_not_served_is_an_error(ready):
         service(only).retrieve("graph", RetrievalOptions(strategy="hybrid"))
     with pytest.raises(ValueError, match="found vector, accepted bm25"):
         RetrievalService(
-            only, documents_frame(ready["bm25"].index.table.frame), corpus_rev="", default="vector"
+            only,
+            documents_frame(dict.fromkeys(ready["bm25"].index.table.frame["doc_id"], "")),
+            corpus_rev="",
+            default="vector",
         )
 
 
