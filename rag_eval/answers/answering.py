@@ -27,7 +27,7 @@ from rag_eval.answers.evidence import (
     asks_for_ranking,
 )
 from rag_eval.answers.extractive import Extractive, Passage
-from rag_eval.answers.plugins import Candidate, Plugins, load_plugins, postprocess, validate
+from rag_eval.answers.plugins import Candidate, Plugins, load_plugins
 from rag_eval.answers.replies import CODES, Fault, parse_reply
 from rag_eval.core.arrays import BoolArray
 from rag_eval.core.config import Answers, ResponseSchema
@@ -127,7 +127,7 @@ def _correct(reply: str, faults: Sequence[str]) -> tuple[Message, Message]:
     return Message("assistant", shown), Message("user", again)
 
 
-def build_prompt(
+def _build_prompt(
     question: Question, evidence: Sequence[Evidence], correcting: Sequence[Message] = ()
 ) -> Prompt:
     """Make the messages for one question, at most question.settings.max_prompt_chars long.
@@ -251,11 +251,11 @@ class _Case:
             answer.citations,
             answer.evidence,
         )
-        processed = postprocess(candidate, self._plugins.postprocessors)
+        processed = self._plugins.postprocess(candidate)
         if isinstance(processed, Fault):
             return [processed]
         candidate, findings = processed
-        objections = validate(candidate, self._plugins.validators)
+        objections = self._plugins.validate(candidate)
         if objections:
             return objections
         self.answer = dataclasses.replace(answer, text=candidate.text, findings=findings)
@@ -321,7 +321,7 @@ class _Case:
         correcting: tuple[Message, ...] = ()
         while True:
             try:
-                prompt = build_prompt(self.question, evidence, correcting)
+                prompt = _build_prompt(self.question, evidence, correcting)
             except PromptTooLongError as error:
                 return [Fault("prompt_too_long", str(error))]
             reply = self._ask(chat, prompt)

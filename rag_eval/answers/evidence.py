@@ -28,7 +28,7 @@ from rag_eval.core.types import (
     ScoredChunk,
     Window,
 )
-from rag_eval.corpus.analyzer import ANALYZER, count_tokens
+from rag_eval.corpus.analyzer import ANALYZER
 from rag_eval.corpus.masking import mask
 from rag_eval.retrieval.service import Payloads, Rank
 
@@ -190,13 +190,6 @@ class Library:
 
 
 # ---- The stored ranking of a strategy
-
-
-def name_units(units: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
-    """Return the units of an external retriever as chunks; a unit that equals a chunk is it."""
-    rows, ids = units["chunk"].to_numpy(), chunks["chunk_id"].to_numpy(dtype=object)
-    names = np.where(rows >= 0, ids[np.maximum(rows, 0)], units["unit_id"].to_numpy(dtype=object))
-    return units.assign(chunk_id=names, tokens=[count_tokens(text) for text in units["text"]])
 
 
 def with_units(chunks: pd.DataFrame, units: pd.DataFrame) -> pd.DataFrame:

@@ -58,7 +58,7 @@ class Extract(NamedTuple):
     answered: bool
 
 
-def split_sentences(text: str) -> Iterator[tuple[int, int]]:
+def _split_sentences(text: str) -> Iterator[tuple[int, int]]:
     """Yield the sentences of a passage with a letter or digit, without underlined headings."""
     for first, end in spans(text):
         heading = _HEADING.match(text, first, end)
@@ -105,7 +105,7 @@ class Extractive:
         places = [
             (number, start, end)
             for number, passage in enumerate(passages)
-            for start, end in split_sentences(passage.text)
+            for start, end in _split_sentences(passage.text)
         ]
         titles = [passage.title.replace("_", " ") for passage in passages]
         texts = [passages[number].text[start:end] for number, start, end in places]

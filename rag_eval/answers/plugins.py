@@ -191,13 +191,6 @@ OWN_VALIDATORS: dict[str, Factory] = {
 # ---- The plug-ins of a gold set
 
 
-class Plugins(NamedTuple):
-    """Validators and postprocessors of a gold set with their names, in its order."""
-
-    validators: list[tuple[str, Check]]
-    postprocessors: "list[tuple[str, Postprocess]]"
-
-
 def _load_plugin(
     use: PluginUse, kind: Literal["validator", "postprocessor"], built_in: Mapping[str, Factory]
 ) -> Any:
@@ -220,6 +213,74 @@ def _load_plugin(
         raise InputError.of(f"broken_{kind}", message, field=field) from None
 
 
+class _Extracted(BaseModel, extra="forbid"):
+    """A finding as a postprocessor gives it; `segment` as in `AnswerFinding`."""
+
+    kind: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")
+    text: str = Field(min_length=1, max_length=2000)
+    segment: int = Field(default=-1, ge=-1)
+
+
+class _Processed(BaseModel, extra="forbid"):
+    """What a postprocessor makes of an answer: another text or None, and findings."""
+
+    text: str | None = Field(default=None, max_length=1_000_000)
+    findings: tuple[_Extracted, ...] = Field(default=(), max_length=200)
+
+
+Postprocess = Callable[[Candidate], Mapping[str, Any]]
+"""Candidate -> {text, findings}, both optional. It must be deterministic."""
+
+
+class Plugins(NamedTuple):
+    """Validators and postprocessors of a gold set with their names, in its order."""
+
+    validators: list[tuple[str, Check]]
+    postprocessors: list[tuple[str, Postprocess]]
+
+    def validate(self, candidate: Candidate) -> list[Fault]:
+        """Return what the validators object; one that raises rejects with `validator_error`."""
+        objections: list[Fault] = []
+        for name, check in self.validators:
+            try:
+                if (message := check(candidate)) is not None:
+                    reason = quoted(str(message), MAX_MESSAGE_CHARS)
+                    objections.append(Fault("validator_failed", f"{name}: {reason}"))
+            except Exception as error:  # noqa: BLE001 - a validator is anybody's code
+                reason = quoted(repr(error), MAX_MESSAGE_CHARS)
+                objections.append(Fault("validator_error", f"{name} raised {reason}"))
+        return objections
+
+    def postprocess(
+        self, candidate: Candidate
+    ) -> tuple[Candidate, tuple[AnswerFinding, ...]] | Fault:
+        """Return the candidate with its new text, and findings; a plug-in reads the text before it.
+
+        A plug-in that raises or breaks a rule is the fault `postprocessor_error`. A new text must
+        have as many sentences as the old one, because citations and inline marks name sentences by
+        number.
+        """
+        findings: list[AnswerFinding] = []
+        for name, process in self.postprocessors:
+            try:
+                processed = _Processed.model_validate(process(candidate))
+                n = len(segments(candidate.text))
+                if processed.text is not None and len(segments(processed.text)) != n:
+                    raise ValueError(f"the text must keep its number of sentences, {n}")  # noqa: TRY301
+                if any(finding.segment >= n for finding in processed.findings):
+                    raise ValueError(f"a segment must be less than the number of sentences, {n}")  # noqa: TRY301
+            except Exception as error:  # noqa: BLE001 - a plug-in is anybody's code
+                reason = quoted(" ".join(str(error).split()), MAX_MESSAGE_CHARS)
+                return Fault("postprocessor_error", f"{name}: {type(error).__name__}: {reason}")
+            if processed.text is not None:
+                body = mark_again(processed.text, candidate.body)
+                candidate = dataclasses.replace(candidate, text=processed.text, body=body)
+            findings += [
+                AnswerFinding(name, **finding.model_dump()) for finding in processed.findings
+            ]
+        return candidate, tuple(findings)
+
+
 def load_plugins(settings: Answers) -> Plugins:
     """Load the plug-ins of a gold set.
 
@@ -240,63 +301,3 @@ def load_plugins(settings: Answers) -> Plugins:
     if problems:
         raise InputError(problems)
     return plugins
-
-
-def validate(candidate: Candidate, validators: Sequence[tuple[str, Check]]) -> list[Fault]:
-    """Return what the validators object; one that raises rejects with `validator_error`."""
-    objections: list[Fault] = []
-    for name, check in validators:
-        try:
-            if (message := check(candidate)) is not None:
-                reason = quoted(str(message), MAX_MESSAGE_CHARS)
-                objections.append(Fault("validator_failed", f"{name}: {reason}"))
-        except Exception as error:  # noqa: BLE001 - a validator is anybody's code
-            reason = quoted(repr(error), MAX_MESSAGE_CHARS)
-            objections.append(Fault("validator_error", f"{name} raised {reason}"))
-    return objections
-
-
-class _Extracted(BaseModel, extra="forbid"):
-    """A finding as a postprocessor gives it; `segment` as in `AnswerFinding`."""
-
-    kind: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")
-    text: str = Field(min_length=1, max_length=2000)
-    segment: int = Field(default=-1, ge=-1)
-
-
-class _Processed(BaseModel, extra="forbid"):
-    """What a postprocessor makes of an answer: another text or None, and findings."""
-
-    text: str | None = Field(default=None, max_length=1_000_000)
-    findings: tuple[_Extracted, ...] = Field(default=(), max_length=200)
-
-
-Postprocess = Callable[[Candidate], Mapping[str, Any]]
-"""Candidate -> {text, findings}, both optional. It must be deterministic."""
-
-
-def postprocess(
-    candidate: Candidate, postprocessors: Sequence[tuple[str, Postprocess]]
-) -> tuple[Candidate, tuple[AnswerFinding, ...]] | Fault:
-    """Return the candidate with its new text, and findings; each plug-in reads the text before it.
-
-    A plug-in that raises or breaks a rule is the fault `postprocessor_error`. A new text must have
-    as many sentences as the old one, because citations and inline marks name sentences by number.
-    """
-    findings: list[AnswerFinding] = []
-    for name, process in postprocessors:
-        try:
-            processed = _Processed.model_validate(process(candidate))
-            n = len(segments(candidate.text))
-            if processed.text is not None and len(segments(processed.text)) != n:
-                raise ValueError(f"the text must keep its number of sentences, {n}")  # noqa: TRY301
-            if any(finding.segment >= n for finding in processed.findings):
-                raise ValueError(f"a segment must be less than the number of sentences, {n}")  # noqa: TRY301
-        except Exception as error:  # noqa: BLE001 - a plug-in is anybody's code
-            reason = quoted(" ".join(str(error).split()), MAX_MESSAGE_CHARS)
-            return Fault("postprocessor_error", f"{name}: {type(error).__name__}: {reason}")
-        if processed.text is not None:
-            body = mark_again(processed.text, candidate.body)
-            candidate = dataclasses.replace(candidate, text=processed.text, body=body)
-        findings += [AnswerFinding(name, **finding.model_dump()) for finding in processed.findings]
-    return candidate, tuple(findings)

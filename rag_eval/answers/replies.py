@@ -271,18 +271,9 @@ class _ErrorReply(BaseModel, extra="forbid", strict=True):
     fix: _Text
 
 
-_BETWEEN = "; fix: "
-
-
 def join_error(error: str, fix: str) -> str:
     """Make the text of an answer that consists of `{error, fix}`."""
-    return f"error: {error.strip()}{_BETWEEN}{fix.strip()}"
-
-
-def split_error(text: str) -> tuple[str, str]:
-    """Take error and fix out of such a text; the fix is empty if the text was cut before it."""
-    error, _, fix = text.removeprefix("error: ").partition(_BETWEEN)
-    return error, fix
+    return f"error: {error.strip()}; fix: {fix.strip()}"
 
 
 def _refuse_constant(name: str) -> NoReturn:

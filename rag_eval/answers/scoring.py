@@ -81,7 +81,7 @@ def score_answers(
     evidence = [[item.chunk.text for item in answer.evidence] for answer in answers]
     grounded = groundedness(texts, evidence, frequencies, bar)
     support = citation_support(answers, frequencies, bar=bar)
-    gaps = find_gaps(answers, support, purpose, frequencies)
+    gaps = _find_gaps(answers, support, purpose, frequencies)
     if score is not None:
         premises = ["\n\n".join(evidence[at]) for at in grounded.answer_of.tolist()]
         grounded = grounded.rescored(score(grounded.sentences, premises))
@@ -107,7 +107,7 @@ def score_answers(
     return ScoredAnswers(per_question, unsupported, gaps)
 
 
-def find_gaps(
+def _find_gaps(
     answers: Sequence[Answer],
     support: Sequence[Sequence[SentenceSupport]],
     purpose: Purpose,
@@ -178,6 +178,17 @@ class Verifier(ABC):
         self.name = name
         self.failures = Counter[str]()
         self._lock = threading.Lock()
+
+    @staticmethod
+    def open(name: str, settings: Settings, cache: Callable[[], ChatCache]) -> "Verifier":
+        """Open the verifier of a name; raises InputError if it is unknown or cannot be used."""
+        match settings.find_verifier(name):
+            case OnnxVerifier() as chosen:
+                return OnnxCrossEncoder(name, chosen)
+            case CrossEncoderVerifier() as chosen:
+                return TorchCrossEncoder(name, chosen)
+            case ChatVerifier() as chosen:
+                return ChatJudge(name, settings, chosen.endpoint, cache())
 
     def score(self, sentences: Sequence[str], evidence: Sequence[str]) -> FloatArray:
         """Return the probability that the evidence supports each sentence, [n] in [0, 1].
@@ -387,14 +398,3 @@ class ChatJudge(Verifier):
                 messages.append(Message("assistant", reply[:MAX_REPLY_CHARS] or "(empty)"))
                 messages.append(Message("user", 'Reply with {"support": <number>} alone.'))
         return "bad_verdict"
-
-
-def open_verifier(name: str, settings: Settings, cache: Callable[[], ChatCache]) -> Verifier:
-    """Open the verifier of a name; raises InputError if it is unknown or cannot be used."""
-    match settings.find_verifier(name):
-        case OnnxVerifier() as chosen:
-            return OnnxCrossEncoder(name, chosen)
-        case CrossEncoderVerifier() as chosen:
-            return TorchCrossEncoder(name, chosen)
-        case ChatVerifier() as chosen:
-            return ChatJudge(name, settings, chosen.endpoint, cache())

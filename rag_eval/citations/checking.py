@@ -9,12 +9,19 @@ import numpy as np
 import pandas as pd
 from pydantic import JsonValue
 
-from rag_eval.citations.payload import LiveIndex, citation_records, validate
+from rag_eval.citations.payload import LiveIndex, payload, validate
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, Ranges, find_overlaps
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.core.frames import CITATIONS, make_frame
 from rag_eval.core.records import Open
-from rag_eval.core.types import AUDITABLE_FIELDS, Answer, CitedSpan
+from rag_eval.core.types import (
+    AUDITABLE_FIELDS,
+    MAX_WINDOW,
+    Answer,
+    CitedSpan,
+    Evidence,
+    Window,
+)
 from rag_eval.corpus.analyzer import token_spans
 from rag_eval.corpus.loaders.recorded import BESIDE
 
@@ -54,7 +61,7 @@ def judge_citations(
     placed: list[Open] = []
     records: list[Open] = []
     for answer in answers:
-        ours = citation_records(answer.query_id, answer.citations, answer.evidence)
+        ours = _citation_records(answer.query_id, answer.citations, answer.evidence)
         placed += ours
         payloads = stated.get(answer.query_id, [None] * len(ours))
         # a domain validator may have rejected the answer with its citations
@@ -90,7 +97,7 @@ def judge_citations(
     cited, wanted = (_encode(rows, queries["query_id"], doc_ids) for rows in (frame, gold_frame))
     owed, valid = queries["answerable"].to_numpy(dtype=bool), verdicts.valid
     correct, counts = match_citations(cited, valid, wanted, len(queries), owed)
-    covered = coverage(cited, valid, wanted, [live.texts[doc] for doc in doc_ids], len(queries))
+    covered = _coverage(cited, valid, wanted, [live.texts[doc] for doc in doc_ids], len(queries))
     # A gold span that the corpus lacks has no words. It counts as missed.
     is_missed = np.isnan(covered) & (counts["n_gold"].to_numpy() > 0)
     per_question = counts.assign(coverage=np.where(is_missed, 0.0, covered))
@@ -99,6 +106,39 @@ def judge_citations(
     citations = make_frame(CITATIONS, [(*place, *verdict) for place, *verdict in parts])
     codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
     return CheckedCitations(citations, records, per_question, codes)
+
+
+def _citation_records(
+    query_id: str, citations: Sequence[CitedSpan], evidence: Sequence[Evidence]
+) -> list[dict[str, JsonValue]]:
+    """Make records of an answer's citations, for `validate` and citations.jsonl.
+
+    A record has the doc_id, offsets and window of the citation, not of the evidence. A citation
+    outside the evidence has no payload and says `in_evidence: false`.
+    """
+    records = []
+    for span in citations:
+        record: dict[str, JsonValue] = {}
+        inside = 0 <= span.evidence < len(evidence)
+        if inside:
+            item = evidence[span.evidence]
+            window, offsets = item.chunk.window, item.chunk.offsets
+            if window is not None:
+                pre, post = span.start - offsets.start, offsets.end - span.end
+                ends = (min(window.pre + pre, MAX_WINDOW), min(window.post + post, MAX_WINDOW))
+                window = Window(*(max(end, 0) for end in ends))
+            record = payload(dataclasses.replace(item.chunk, window=window)) | {"kind": item.kind}
+        record |= {
+            "query_id": query_id,
+            "segment": span.segment,
+            "in_evidence": inside,
+            "doc_id": span.doc_id,
+            "offsets": {"start": span.start, "end": span.end, "unit": "char"},
+        }
+        if span.quote:
+            record["quote"] = span.quote
+        records.append(record)
+    return records
 
 
 def _stated_record(ours: Open, span: CitedSpan, payload: Payload) -> Open:
@@ -200,7 +240,7 @@ def match_citations(
     return correct, pd.DataFrame(counts)
 
 
-def coverage(
+def _coverage(
     cited: Spans, valid: BoolArray, gold: Spans, texts: Sequence[str], n_queries: int
 ) -> FloatArray:
     """Return the share of the tokens of the gold spans that valid citations overlap, [n_queries].

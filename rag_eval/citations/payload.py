@@ -23,12 +23,8 @@ from rag_eval.core.types import (
     CODES,
     ELLIPSIS,
     FIXES,
-    MAX_WINDOW,
     PAYLOAD_FIELDS,
-    CitedSpan,
-    Evidence,
     ScoredChunk,
-    Window,
 )
 from rag_eval.corpus.analyzer import count_tokens, token_spans
 from rag_eval.corpus.masking import FILL, mask_shown_address, masked_text
@@ -457,39 +453,6 @@ def payload(chunk: ScoredChunk) -> dict[str, JsonValue]:
         for name, value in values.items()
         if value is not None and not (isinstance(value, float) and math.isnan(value))
     }
-
-
-def citation_records(
-    query_id: str, citations: Sequence[CitedSpan], evidence: Sequence[Evidence]
-) -> list[dict[str, JsonValue]]:
-    """Make records of an answer's citations, for `validate` and citations.jsonl.
-
-    A record has the doc_id, offsets and window of the citation, not of the evidence. A citation
-    outside the evidence has no payload and says `in_evidence: false`.
-    """
-    records = []
-    for span in citations:
-        record: dict[str, JsonValue] = {}
-        inside = 0 <= span.evidence < len(evidence)
-        if inside:
-            item = evidence[span.evidence]
-            window, offsets = item.chunk.window, item.chunk.offsets
-            if window is not None:
-                pre, post = span.start - offsets.start, offsets.end - span.end
-                ends = (min(window.pre + pre, MAX_WINDOW), min(window.post + post, MAX_WINDOW))
-                window = Window(*(max(end, 0) for end in ends))
-            record = payload(dataclasses.replace(item.chunk, window=window)) | {"kind": item.kind}
-        record |= {
-            "query_id": query_id,
-            "segment": span.segment,
-            "in_evidence": inside,
-            "doc_id": span.doc_id,
-            "offsets": {"start": span.start, "end": span.end, "unit": "char"},
-        }
-        if span.quote:
-            record["quote"] = span.quote
-        records.append(record)
-    return records
 
 
 # ---- Search results of LangChain, LlamaIndex and Semantic Kernel. Their classes are looked up

@@ -18,12 +18,11 @@ from rag_eval.answers.evidence import (
     PreflightRecord,
     StoredRetrieval,
     list_questions,
-    name_units,
     with_units,
 )
 from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import RecordedAnswers
-from rag_eval.answers.scoring import Verifier, judge_faithfulness, open_verifier, score_answers
+from rag_eval.answers.scoring import Verifier, judge_faithfulness, score_answers
 from rag_eval.citations.checking import Payload, judge_citations
 from rag_eval.citations.payload import LiveIndex
 from rag_eval.core import config as settings_of
@@ -34,7 +33,7 @@ from rag_eval.core.records import AnswerFigure, Open
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import Answer
-from rag_eval.corpus.analyzer import count_documents
+from rag_eval.corpus.analyzer import count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.lint import LintWarning, report_warnings
 from rag_eval.measures.answers import (
@@ -149,6 +148,13 @@ def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> o
     return file_hash(path) if path.is_file() else ""
 
 
+def _name_units(units: pd.DataFrame, chunks: pd.DataFrame) -> pd.DataFrame:
+    """Return the units of an external retriever as chunks; a unit that equals a chunk is it."""
+    rows, ids = units["chunk"].to_numpy(), chunks["chunk_id"].to_numpy(dtype=object)
+    names = np.where(rows >= 0, ids[np.maximum(rows, 0)], units["unit_id"].to_numpy(dtype=object))
+    return units.assign(chunk_id=names, tokens=[count_tokens(text) for text in units["text"]])
+
+
 @Stage(
     "answers",
     "answers",
@@ -181,7 +187,7 @@ def answer_gold_set(
     run, analyzer = runs[strategy], admitted_chunks.about.analyzer
     index = Identity(run.about.index_hash, run.about.embed_model)
     library = Library(documents, corpus_snapshot.sections, chunks, index, analyzer)
-    units = chunks if run.units is None else name_units(run.units, chunks)
+    units = chunks if run.units is None else _name_units(run.units, chunks)
     ranked, failed = (frame[frame["seed"] == run.about.seeds[0]] for frame in (run.run, run.failed))
     payloads_of, wordings = Payloads(units, documents, analyzer), gold_variants.texts
     stored = StoredRetrieval((strategy, index), ranked, failed, payloads_of, wordings)
@@ -372,7 +378,7 @@ def _open_verifier(work: Work) -> Verifier | None:
     name = _answers_of(work.config).verifier
     if name is None:
         return None
-    return open_verifier(name, work.settings, lambda: ChatCache(open_store(work.settings)))
+    return Verifier.open(name, work.settings, lambda: ChatCache(open_store(work.settings)))
 
 
 def _identify_models(work: Work, **_: object) -> object:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
-from rag_eval.answers.replies import CODES, split_error
+from rag_eval.answers.replies import CODES
 from rag_eval.answers.scoring import UNCHECKED
 from rag_eval.citations.payload import validate
 from rag_eval.core.arrays import number
@@ -144,7 +144,7 @@ def _auditable_line(
     if answer.outcome in UNCHECKED:
         code, error, fix = answer.codes[0], "", ""
         if answer.outcome == "contract_error_reply":
-            error, fix = split_error(text)
+            error, _, fix = text.removeprefix("error: ").partition("; fix: ")
         error = error or f"{code}: {CODES[code].meaning}"
         line: dict[str, object] = {"error": error, "fix": fix or CODES[code].fix}
     else:

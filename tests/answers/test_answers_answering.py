@@ -14,8 +14,8 @@ from rag_eval.answers.answering import (
     AnswerRun,
     PromptTooLongError,
     Tools,
+    _build_prompt,
     answer_questions,
-    build_prompt,
 )
 from rag_eval.answers.extractive import Extract, Sentence
 from rag_eval.core.config import Answers
@@ -398,7 +398,7 @@ def test_quote_bypass_chooses_the_prompt_and_its_refusal(
     quote_bypass, has_evidence, analyze_only, schema
 ):
     asked = planned(quote_bypass=quote_bypass, response_schema=schema)
-    prompt = build_prompt(asked, evidence() if has_evidence else ())
+    prompt = _build_prompt(asked, evidence() if has_evidence else ())
     system = prompt.messages[0].content
     assert prompt.analyze_only is analyze_only
     assert ("INSUFFICIENT EVIDENCE" if analyze_only else "NOT FOUND") in system
@@ -452,7 +452,7 @@ def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text
     if schema == "auditable":
         first = dataclasses.replace(first, chunk=dataclasses.replace(first.chunk, section_id=text))
     asked = planned(response_schema=schema)
-    prompt = build_prompt(asked, [first, item("second", "docs/y.md")])
+    prompt = _build_prompt(asked, [first, item("second", "docs/y.md")])
     content = prompt.messages[1].content
     content.encode("utf-8")
     lines = content.split("\n")
@@ -469,7 +469,7 @@ def test_text_of_the_evidence_can_neither_close_the_block_nor_forge_an_item(text
 @pytest.mark.parametrize("limit", [2500, 3000, 5000, 8000])
 def test_whole_pieces_are_left_out_from_the_end_until_the_prompt_fits(limit):
     pieces = [item(f"{number} " + "word " * 100, f"docs/{number}.md") for number in range(10)]
-    prompt = build_prompt(planned(max_prompt_chars=limit), pieces)
+    prompt = _build_prompt(planned(max_prompt_chars=limit), pieces)
     chars = sum(len(message.content) for message in prompt.messages)
     assert chars <= limit
     assert 0 < len(prompt.evidence) < 10 or limit == 8000
@@ -481,6 +481,6 @@ def test_whole_pieces_are_left_out_from_the_end_until_the_prompt_fits(limit):
 
 def test_a_prompt_that_cannot_hold_one_piece_is_refused():
     with pytest.raises(PromptTooLongError):
-        build_prompt(planned(max_prompt_chars=3000), [item("word " * 1000)])
+        _build_prompt(planned(max_prompt_chars=3000), [item("word " * 1000)])
     with pytest.raises(PromptTooLongError):
-        build_prompt(planned("why " * 1000, max_prompt_chars=3000), [])
+        _build_prompt(planned("why " * 1000, max_prompt_chars=3000), [])

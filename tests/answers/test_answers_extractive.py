@@ -6,7 +6,7 @@ from answer_sets import clapnq, figures, scifact
 from rag_eval.answers.extractive import (
     Extractive,
     Passage,
-    split_sentences,
+    _split_sentences,
 )
 from rag_eval.core.config import Answers
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
@@ -29,7 +29,7 @@ def texts(passages, extract):
 
 def test_sentences_have_no_underlined_headings_and_are_cut_where_too_long():
     text = "Sort it. Or not.\n\nNotes\n-----\nOf all.\n\n...\n\n" + "word " * 1000
-    found = [text[start:end] for start, end in split_sentences(text)]
+    found = [text[start:end] for start, end in _split_sentences(text)]
     assert found[:3] == ["Sort it.", "Or not.", "Of all."]
     assert [len(piece) for piece in found[3:]] == [1999, 1994, 1004]
 

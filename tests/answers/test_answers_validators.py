@@ -9,10 +9,9 @@ from rag_eval.answers.answering import Tools, answer_questions
 from rag_eval.answers.plugins import (
     Candidate,
     PatternTimeoutError,
+    Plugins,
     TimedPattern,
     load_plugins,
-    postprocess,
-    validate,
 )
 from rag_eval.core.config import Answers, PluginUse
 from rag_eval.core.errors import InputError
@@ -34,7 +33,7 @@ COUNT = "require_min_inline_regex_count"
 
 
 def messages(body: str, *uses: PluginUse) -> list[str]:
-    faults = validate(candidate(body), load_validators(uses))
+    faults = Plugins(load_validators(uses), []).validate(candidate(body))
     return [f"{fault.message.split(':')[0].split()[0]} {fault.code}" for fault in faults]
 
 
@@ -101,7 +100,7 @@ def test_a_validator_that_raises_rejects_the_answer_and_the_next_is_still_asked(
         raise ZeroDivisionError("boom")
 
     validators = [("broken", broken), ("strict", lambda _: "no."), ("kind", lambda _: None)]
-    found = validate(candidate("x"), validators)
+    found = Plugins(validators, []).validate(candidate("x"))
     assert [fault.code for fault in found] == ["validator_error", "validator_failed"]
     assert [fault.message.split()[0] for fault in found] == ["broken", "strict:"]
     assert "boom" in found[0].message
@@ -172,7 +171,7 @@ def test_a_validator_of_another_package_is_found_by_its_entry_point():
 
 def processed(text: str, *uses):
     settings = Answers.model_validate({"postprocessors": uses})
-    return postprocess(candidate(text), load_plugins(settings).postprocessors)
+    return load_plugins(settings).postprocess(candidate(text))
 
 
 @pytest.mark.usefixtures("package")

@@ -10,7 +10,7 @@ from fake_llm import FakeLLM
 from overlap_model import make_overlap_model, make_tokenizer
 
 from rag_eval.answers.chat import ChatCache
-from rag_eval.answers.scoring import Verifier, open_verifier
+from rag_eval.answers.scoring import Verifier
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.storage.sql import SqlStore
@@ -23,7 +23,7 @@ WORDS = f"{FACT} {OTHER} {FILLER}"
 
 def opened(tmp_path, settings, **others) -> Verifier:
     found = Settings(home=tmp_path, verifiers={"own": settings}, **others)
-    return open_verifier("own", found, lambda: ChatCache(SqlStore(tmp_path / "rag_eval.db")))
+    return Verifier.open("own", found, lambda: ChatCache(SqlStore(tmp_path / "rag_eval.db")))
 
 
 def onnx(tmp_path, labels=2, **options) -> Verifier:
@@ -100,7 +100,7 @@ def test_unusable_files_and_labels_are_named(tmp_path):
 
 def test_unknown_names_are_refused_with_the_known_ones(tmp_path):
     with pytest.raises(InputError, match=r"unknown_verifier.*answers.verifier.*none is there"):
-        open_verifier("other", Settings(home=tmp_path), lambda: None)
+        Verifier.open("other", Settings(home=tmp_path), lambda: None)
     chat = problem_of(tmp_path, {"kind": "chat", "endpoint": "nowhere"})
     assert (chat.code, chat.field) == ("unknown_endpoint", "verifiers.own.endpoint")
 

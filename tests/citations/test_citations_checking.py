@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.citations.checking import (
-    Spans,
-    coverage,
-    match_citations,
-)
+from rag_eval.citations.checking import Spans, _coverage, match_citations
 from rag_eval.corpus.analyzer import token_spans
 
 N_QUERIES, N_DOCS = 3, 3
@@ -105,7 +101,7 @@ def test_equals_the_slow_reference(cited, gold, documents, data):
     names = ["n_cited", "n_valid", "n_correct", "n_gold", "n_gold_matched", "n_due"]
     np.testing.assert_array_equal(found[names], reference(cited, valid, gold, owed))
     np.testing.assert_allclose(
-        coverage(made(cited), valid, made(gold), documents, N_QUERIES),
+        _coverage(made(cited), valid, made(gold), documents, N_QUERIES),
         reference_coverage(cited, valid, gold, documents),
     )
 

@@ -16,7 +16,7 @@ from schemas import published
 
 from rag_eval.answers.evidence import with_units
 from rag_eval.answers.replies import parse_reply
-from rag_eval.answers.scoring import find_gaps
+from rag_eval.answers.scoring import _find_gaps
 from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
 from rag_eval.measures.support import citation_support
@@ -82,7 +82,7 @@ def test_refusals_and_failures_leave_nothing_unused():
         Answer(outcome, "llm", outcome, text="error: no atlas", evidence=tuple(evidence()))
         for outcome in OUTCOMES
     ]
-    gaps = find_gaps(found, [[] for _ in found], "answer")
+    gaps = _find_gaps(found, [[] for _ in found], "answer")
     assert {found[at].outcome for at in gaps} == {"answered", "not_found", "insufficient_evidence"}
     assert {gap.reason for gap in gaps.values()} == {"content_unused"}
 
@@ -93,7 +93,7 @@ def test_a_real_citation_of_a_wrong_claim_is_a_gap():
         numbered("q", text, source)
         for text in ("The capital of France is Berlin [1].", "It is Paris, capital of France [1].")
     ]
-    gaps = find_gaps(found, citation_support(found), "answer")
+    gaps = _find_gaps(found, citation_support(found), "answer")
     assert [gap.reason for gap in gaps.values()] == ["citation_unsupported", "cited"]
 
 
