@@ -73,11 +73,9 @@ PREDICTIONS: Final = 5_000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration(Stored):
-    """The calibration of a strategy's miss rate by its outcomes.
+    """The calibration of a strategy's miss rate by its outcomes; few leave counts and conformal K.
 
-    Too few outcomes leave only counts and conformal K. `predictions` [repeats, n] are out of fold;
-    the JSON values leave them out. `heuristic` is the validation of heuristic_v0 on the same
-    outcomes.
+    `predictions` [repeats, n] are out of fold, and not stored. `heuristic` validates heuristic_v0.
     """
 
     counts: OutcomeCounts
@@ -141,8 +139,7 @@ PARTIAL: Final = "a partial run (some strategies, or other vectors) does not cha
 class GoldQuestions:
     """The questions of a gold set, which the questions of outcomes and of traffic join.
 
-    `queries` has query_id and group_id, `wordings` query_id and text, and `documents` query_id and
-    item_id of the gold documents.
+    `documents` has query_id and item_id of the gold documents.
     """
 
     queries: pd.DataFrame

@@ -214,8 +214,8 @@ def record_judged(
 ) -> int:
     """Record the gold's judgements of one strategy's claims; return the number of new rows.
 
-    `judged` are claims with the column `missed`, and `signals` has their signals under the same
-    index. `because` names the gold.
+    `judged` are claims with the column `missed` and the index of `signals`; `because` names the
+    gold.
     """
     standing = store.current(
         strategy_fingerprint=fingerprint, target=spec.target, k=spec.k, gold_source=QRELS
@@ -331,8 +331,7 @@ AnswerValues = Mapping[str, Confidence]
 class AnswerWorth:
     """Confidence values of the answers of a run by query id; empty without answers.
 
-    `strategy` gives the evidence of the answers. `right_when_missed` is the share of answers that
-    cite gold despite a miss; None for too few answers.
+    `right_when_missed` is the share that cites gold despite a miss; None for too few answers.
     """
 
     strategy: str = ""

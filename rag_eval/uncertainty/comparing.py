@@ -36,9 +36,8 @@ from rag_eval.uncertainty.validation import finite, mean_figure
 class Misses:
     """Outcomes and miss rates of one strategy on n queries, in the same order for all strategies.
 
-    `missed` [n] are outcomes, 0 or 1, NaN = not judged. `calibrated` [n] are miss rates from
-    models that did not see the query's group, NaN = no estimate. `raw` [n] are uncalibrated
-    estimates, `heuristic_v0`.
+    `missed` [n] are 0, 1 or NaN = not judged. `calibrated` [n] come from models that did not see
+    the query's group, NaN = no estimate. `raw` [n] is `heuristic_v0`.
     """
 
     name: str

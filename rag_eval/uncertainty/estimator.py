@@ -196,9 +196,9 @@ def fit_head(
 ) -> Head:
     """Fit once, and trust the fit as far as the outcomes support it.
 
-    Coefficients are drawn towards a multiple of the prior, which is learned too, or towards 0. The
-    intercept is free. `unlabelled` holds signals [m, p] of further retrievals of the strategy, for
-    the z-scores. Equal outcomes give the smoothed rate for every query.
+    Coefficients are drawn towards a multiple of the prior, which is learned too, or towards 0.
+    `unlabelled` holds signals [m, p] of further retrievals, for the z-scores. Equal outcomes give
+    the smoothed rate for every query.
     """
     missed, p = labelled.missed, labelled.signals.shape[1]
     weight = _effective(labelled.weight)
@@ -395,12 +395,11 @@ def _deal_folds(group: IntArray, rng: np.random.Generator) -> IntArray:
 def model_from_prior(
     prior: Prior, names: Sequence[str], unlabelled: FloatArray, miss: Miss = ANY_AT_10
 ) -> MissRateModel:
-    """Build the estimator of a strategy without outcomes: the prior over its own z-scores.
+    """Build the estimator of a strategy without outcomes: the prior over its own z-scores [m, p].
 
-    Takes names [p] and signals [m, p] of the strategy's own queries. The log-odds are multiplied
-    by ``1 / sqrt(1 + pi v / 8)``, where v is their variance between collections. The result is
-    near the mean probability over collections. The coefficients without the factor would give the
-    probability of an average collection (MacKay 1992, Neural Computation 4:720-736).
+    The log-odds are multiplied by ``1 / sqrt(1 + pi v / 8)``, where v is their variance between
+    collections, which gives the mean probability over collections (MacKay 1992, Neural Computation
+    4:720-736).
     """
     scaled = fit_scaling(unlabelled)
     factor = 1 / float(np.sqrt(1 + np.pi * prior.spread**2 / 8))

@@ -48,9 +48,7 @@ def heuristic_v0(batch: RankedBatch, k: int = 10) -> FloatArray:
     """Guess miss rates [n] in [0.09, 0.64] by FORMULA, without similar judged questions.
 
     Similarities are the cosines of the first k chunks, clipped to [0, 1], or their scores divided
-    by the question's top score. tail_density is the share of scores s with 0.3 <= s < 0.5, at most
-    0.5. near_threshold counts the scores with 0.3 < s < 0.5. complexity is min(1, distinct content
-    words / 10). The share in a list shorter than k is over the list.
+    by the question's top score. The share in a list shorter than k is over the list.
     """
     has_chunk = batch.rows[:, :k] >= 0
     raw = np.where(has_chunk, batch.raw[:, :k], 0.0)

@@ -322,12 +322,10 @@ class IterativeFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Iterated:
-    """Rankings of n questions after all rounds.
+    """Rankings of n questions after all rounds; without expansions, that of the first ranking.
 
-    A question without expansions keeps its list of the first ranking. `steps` is an
-    EXPANSIONS_FRAME, sorted by question and round. `stopped` [n] says why each question's rounds
-    ended. `rounds` int [n_rounds, n, depth] are the rows of the first ranking and of the ranking
-    after each round.
+    `steps` is an EXPANSIONS_FRAME, sorted by question and round. `stopped` [n] says why rounds
+    ended. `rounds` int [n_rounds, n, depth] are the rows of the first ranking and after each round.
     """
 
     ranking: Ranking

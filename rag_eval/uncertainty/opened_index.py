@@ -10,7 +10,6 @@ import pandas as pd
 from rag_eval.answers.chat import ChatCache, ChatClient
 from rag_eval.core.arrays import BoolArray, FloatArray, IntArray
 from rag_eval.core.config import GoldSetConfig
-from rag_eval.core.errors import InputError
 from rag_eval.core.parts import Embedding
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
@@ -151,10 +150,9 @@ def steering_calibrator(
 class IterativeStrategy(ReadyStrategy):
     """A ready strategy that searches in rounds of expansion.
 
-    `spec` is the configuration of the base, so the port serves this strategy as that kind. The
-    calibrator `steered_by` steers the rounds. Without a calibrator, the heuristic steers them.
-    `variants` (VARIANTS) of the gold set, if any, give the known groups of its wordings. `last`
-    are the rounds of the last search.
+    `spec` is that of the base, so the port serves this strategy as that kind. The calibrator
+    `steered_by`, or else the heuristic, steers the rounds. `variants` (VARIANTS) of the gold set, if
+    any, give the groups of its wordings. `last` are the rounds of the last search.
     """
 
     def __init__(
@@ -164,14 +162,6 @@ class IterativeStrategy(ReadyStrategy):
         steered_by: str,
         variants: pd.DataFrame | None,
     ) -> None:
-        if opened.config.vectors_of_rounds(iterative):
-            raise InputError.of(
-                "vectors_of_rounds",
-                "a file of vectors has none for expanded questions",
-                field=f"strategies.{iterative.name}.base",
-                found=iterative.base,
-                accepted="a base of kind bm25, or one whose embedding names a model",
-            )
         self.base, self.steered_by = opened.strategies[iterative.base], steered_by
         super().__init__(self.base.spec, self.base.index)
         self.name, self._iterative, self._opened = iterative.name, iterative, opened
@@ -293,12 +283,11 @@ class TrafficFacts:
 def count_traffic(
     runs: RankedRuns, opened: OpenIndex, name: str, claims: Sequence[Claim], reason: str
 ) -> tuple[pd.DataFrame, TrafficFacts]:
-    """Search the questions of claims again, and keep the claims that are retrieved as then.
+    """Search the questions of claims again, and return the claims that are retrieved as then.
 
     A claim counts if its first K ids share any with the first K chunks or documents now, or both
-    are empty. A question that fails, or that a file of vectors lacks, is left out. The trust filter
-    applies as for the gold set. `reason` says why there is no claim. Returns the counted claims
-    with their signals.
+    are empty. A question that fails, or that a file of vectors lacks, is left out. `reason` says
+    why there is no claim.
     """
     config, table = runs.config, opened.table
     k, rows, values = config.uncertainty.k, list[tuple[str, ...]](), list[FloatArray]()

@@ -77,13 +77,11 @@ class Shown(StrictRecord):
 class RetrievalOutcome(StrictRecord):
     """One judgement of one claim under one target, K and gold source; never changed.
 
-    A correction is another outcome that `supersedes` this one. `outcome_id` follows from claim,
-    target, k, gold source and `supersedes`, so recording twice adds nothing. `missed` is null if a
-    correction takes the judgement back. `missed_content` is masked, at most a snippet.
-    `gold_strategies` are the strategies whose results were judged to make the gold.
-    `inclusion_probability` is the probability that this claim was drawn for judging; an outcome
-    with null there never fits a calibrator. Questions that share a document of `gold_documents` are
-    one group.
+    A correction is another outcome that `supersedes` this one; `missed` is null if it takes the
+    judgement back. `missed_content` is masked. `gold_strategies` are the strategies whose results
+    were judged to make the gold. An outcome without `inclusion_probability`, that of being drawn
+    for judging, never fits a calibrator. Questions that share one of `gold_documents` are one
+    group.
     """
 
     outcome_id: Hash
@@ -192,10 +190,9 @@ def question_id(text: str) -> str:
 
 
 def new_outcome(**fields: Any) -> RetrievalOutcome:
-    """Make an outcome with its id of 32 hex digits.
+    """Make an outcome; its id follows from claim, target, k, gold source and `supersedes`.
 
-    Two corrections of one outcome have the same id. So only one of them is recorded, and a chain
-    of corrections never forks. Raises pydantic.ValidationError for fields that do not fit.
+    So recording twice adds nothing, and a chain of corrections never forks. Raises ValidationError.
     """
     key = [fields[name] for name in ("claim_id", "target", "k", "gold_source")]
     name = digest(["outcome", *key, fields.get("supersedes") or ""])

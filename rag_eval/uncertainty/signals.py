@@ -117,13 +117,12 @@ def _row_of(matrix: "csr_array") -> IntArray:
 class RankedBatch:
     """Ranked lists of n queries by one strategy, with other facts about the queries.
 
-    `rows` [n, depth] are chunk rows, best first, -1 after the end of a list. `raw` and `norm`
-    [n, depth] are the engine's own scores and scores in [0, 1], 0 where rows is -1. `raw` is a
-    cosine similarity if `cosine`, else unbounded. `query_terms` are the term ids of each wording,
-    with every repetition. `other_rows` and `other_raw` [n, other_depth] are the lists of a second
+    `rows` [n, depth] are chunk rows, best first, -1 after the end of a list. `raw` and `norm` are
+    the engine's own scores (cosines if `cosine`) and scores in [0, 1], 0 where rows is -1.
+    `query_terms` has every repetition. `other_rows` and `other_raw` are the lists of a second
     retriever. Vectors [n, d] and [n_chunks, d] have unit norm or are zero. `question` [n] is the
-    code of a wording's question. `document` [n_chunks] is the code of each chunk's document, from
-    0 without gaps.
+    code of a wording's question, `document` [n_chunks] that of each chunk's document, from 0
+    without gaps.
     """
 
     rows: Int32Array

@@ -82,12 +82,11 @@ def judge_status(
 ) -> Standing:
     """Find the status of the miss rate of a strategy, target and K.
 
-    Every status needs its own conditions and the conditions of all lower statuses. A `provisional`
-    or `measured` miss rate that fails a condition of freshness is `stale`. Lower statuses rest on
-    no outcomes and cannot grow old. Gold of only the strategy itself bars `provisional`, because no
-    calibrator is fitted to such gold. `prior` needs a shipped prior, or enough outcomes for
-    `provisional`. `measured` needs a validation. No status discounts an answer unless predictions
-    for groups that were not fitted were better than the base rate, and right on average.
+    Every status needs its own conditions and those of all lower statuses. A `provisional` or
+    `measured` miss rate that fails a condition of freshness is `stale`. Gold of only the strategy
+    itself bars `provisional`. `prior` needs a shipped prior, or enough outcomes for `provisional`.
+    No status discounts an answer unless predictions for groups that were not fitted were better
+    than the base rate, and right on average.
     """
     alone, others = "only from this strategy", "not only from this strategy"
     gold = alone if situation.own_gold_only else others

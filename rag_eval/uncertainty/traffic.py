@@ -257,10 +257,9 @@ FEW_GROUPS = 3
 class PoweredEstimate:
     """Miss rate of production traffic, estimated from labels and predictions.
 
-    The `labels` figures come from the labels alone, by the same formula. `power` is the weight of
-    the predictions, 0 to 1. `extra_labels` is the share of further labelled groups that would
-    narrow the interval as much as the predictions do. A group with at least one label counts as
-    labelled. Intervals are None if labelled groups are too few.
+    The `labels` figures come from the labels alone. `power` is the weight of the predictions, 0 to
+    1, `extra_labels` the share of further labelled groups that would narrow the interval as much. A
+    group with a label counts as labelled. Intervals are None if labelled groups are too few.
     """
 
     n_labelled: int
@@ -282,11 +281,10 @@ def prediction_powered(
 ) -> PoweredEstimate:
     """Estimate the miss rate of all queries (PPI++, Angelopoulos et al. 2023, by groups).
 
-    `missed` [n] are outcomes, NaN = not labelled. Labelled queries must be a random sample.
-    `predicted` [n] are calibrated predictions from models that did not see the query's group.
-    Queries without a prediction (NaN) are left out. If no labelled query has a prediction, the
-    labelled queries count by their labels alone. `group` [n] is the unit of inference. Intervals
-    are Wilson's on the effective number of groups.
+    `missed` [n] are outcomes, NaN = not labelled; labelled queries must be a random sample.
+    `predicted` [n] come from models that did not see the query's group, NaN = left out. If no
+    labelled query has a prediction, the labels count alone. Intervals are Wilson's on the effective
+    number of groups.
     """
     has, labelled = ~np.isnan(predicted), ~np.isnan(missed)
     if labelled.any() and not (has & labelled).any():

@@ -116,10 +116,9 @@ def mean_figure(
 def dependent_mean(influence: FloatArray, labelled: Labelled) -> MeanFit:
     """Fit how uncertain figures are, from the influence [n, m] of each outcome on each figure.
 
-    The influence of an outcome is the derivative of the figure by its weight, times its weight. Its
-    sum over outcomes is 0, and the sum over the outcomes of a question counts as one observation.
-    Questions depend on one another by the gold that they share, or by group where the gold is not
-    known. See Hampel (1974), JASA 69:383-393.
+    The influence is the derivative of the figure by the outcome's weight, times the weight (Hampel
+    1974, JASA 69:383-393). The sum over the outcomes of a question is one observation. Questions
+    depend on one another by the gold that they share, or by group where the gold is not known.
     """
     codes, first, question = np.unique(labelled.question, return_index=True, return_inverse=True)
     totals = np.zeros((len(codes), influence.shape[1]))
@@ -370,13 +369,10 @@ def validate(
 ) -> Validation:
     """Judge out-of-fold predictions `[repeats, n]` of fits that did not see the groups.
 
-    `checked_together` counts the strategies and targets whose calibration is checked together.
-    All figures weigh outcomes by inverse inclusion probability. Figures that need misses and hits
-    are null if all outcomes are equal. `brier`, `log_loss` and `skill` describe a single fit, so
-    they average losses over the repeats. The other figures use the prediction averaged over the
-    repeats, because a curve needs one prediction for each outcome. Intervals are those of
-    `dependent_mean` for the given predictions, without new fits. A group with a miss and a hit
-    counts in `groups_with_misses` and in `groups_with_hits`.
+    `checked_together` counts the strategies and targets whose calibration is checked together. All
+    figures weigh outcomes by inverse inclusion probability; those that need misses and hits are
+    null if all outcomes are equal. `brier`, `log_loss` and `skill` average losses over the repeats,
+    as they describe a single fit. The other figures use the prediction averaged over the repeats.
     """
     missed, weight, group = labelled.missed, labelled.weight, labelled.group
     averaged = np.clip(predictions.mean(axis=0), 0, 1)

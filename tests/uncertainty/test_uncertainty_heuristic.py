@@ -40,15 +40,11 @@ def test_the_heuristic_is_the_slow_reference(cosine, k):
 @pytest.mark.parametrize(
     ("scores", "words", "expected"),
     [
-        ([0.9, 0.8], 0, 0.09),  # only the history term
-        ([0.9, 0.5], 0, 0.09),  # 0.5 is above the tail
+        ([0.9, 0.5, 0.29], 0, 0.09),  # only the history term: 0.5 is above the tail, 0.29 below
         ([], 0, 0.09 + 0.15),  # the tail density of an empty list is 0.5
         ([0.9, 0.8, 0.7, 0.4], 0, 0.09 + 0.3 * 0.25 + 0.1),
-        ([0.4, 0.4], 0, 0.09 + 0.3 * 0.5 + 0.2),  # tail_density is at most 0.5
-        ([0.9, 0.29], 0, 0.09),  # 0.29 is below the tail
         ([0.9, 0.3], 0, 0.09 + 0.15),  # in the tail, but not near the threshold
-        ([0.4] * 8, 0, 0.09 + 0.15 + 0.3),  # near_threshold adds at most 0.3
-        ([0.9, 0.9], 5, 0.09 + 0.05),
+        ([0.4] * 8, 5, 0.09 + 0.15 + 0.3 + 0.05),  # both terms of the scores are bounded
         ([0.4] * 8, 30, 0.64),
     ],
 )

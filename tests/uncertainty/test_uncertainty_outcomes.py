@@ -119,31 +119,21 @@ def test_groups_that_share_a_gold_document_are_one(store):
     assert set(store.history()["group_id"]) == {"a", "b", "c", "z", "other"}
 
 
-def test_only_judged_outcomes_of_known_probability_fit():
-    rows = [
-        made("gold"),
-        made("unknown", inclusion_probability=None),
-        made("audited", gold_source="human", inclusion_probability=0.5),
-        made("said", gold_source="user_feedback"),
-        made("judge", gold_source="llm_judge", inclusion_probability=0.1, missed=False),
-    ]
-    fit = fit_rows(frame_of(rows))
-    weights = {"gold": 1.0, "audited": 2.0, "judge": 10.0}
-    assert fit.set_index("query_id")["weight"].to_dict() == weights
-    assert fit["missed"].dtype == bool
-
-
-def test_the_most_thorough_source_judges_a_claim():
+def test_the_most_thorough_source_of_known_probability_judges_a_claim():
     rows = [
         made("a", missed=False),
         made("a", gold_source="deep_audit", audit_depth=100, inclusion_probability=0.2),
         made("a", gold_source="human", missed=False, inclusion_probability=0.4),
         made("a", k=5),
+        made("unknown", inclusion_probability=None),
+        made("said", gold_source="user_feedback"),
+        made("judge", gold_source="llm_judge", inclusion_probability=0.1, missed=False),
     ]
-    fit = fit_rows(frame_of(rows))
-    assert fit.set_index("gold_source")["missed"].to_dict() == {"deep_audit": True, "qrels": True}
-    assert fit.set_index("gold_source")["k"].to_dict() == {"deep_audit": 10, "qrels": 5}
-    assert fit.set_index("gold_source")["weight"].to_dict() == {"deep_audit": 1.0, "qrels": 1.0}
+    fit = fit_rows(frame_of(rows)).set_index("gold_source")
+    sources = {"deep_audit": True, "qrels": True, "llm_judge": False}
+    assert fit["missed"].to_dict() == sources
+    assert fit["k"].to_dict() == {"deep_audit": 10, "qrels": 5, "llm_judge": 10}
+    assert fit["weight"].to_dict() == {"deep_audit": 1.0, "qrels": 1.0, "llm_judge": 10.0}
 
 
 F1 = [made(f"q{number}", gold_strategies=("f1",)) for number in range(3)]
