@@ -2,14 +2,10 @@
 
 The unit of exchangeability is the group of questions that share gold. Take G calibration groups
 and one new group in random order, and draw a question at random from the G + 1 groups. With
-probability `level` or more, the rank of this question is at most the level's quantile of all
-ranks. The ranks of the new group are unknown. They count as infinite, which only raises the
-quantile. The size of the new group is unknown too. Coverage falls linearly with this size to first
-order. So the mean size of the group of a random question replaces the size, which is exact for
-equally large groups. The method uses every question and draws none, so the same data give the
-same K.
-
-References: Papadopoulos et al. (2002), ECML: 345-356. Dunn, Wasserman, Ramdas (2023), JASA
+probability `level` or more, its rank is at most the level's quantile of all ranks. The unknown
+ranks of the new group count as infinite, which only raises the quantile. Its unknown size is
+replaced by the mean size of the group of a random question, which is exact for equally large
+groups. Papadopoulos et al. (2002), ECML: 345-356; Dunn, Wasserman, Ramdas (2023), JASA
 118:2491-2502 (groups).
 """
 
@@ -42,9 +38,6 @@ class Questions:
     rank: FloatArray
     group: IntArray
     depth: int
-
-    def __len__(self) -> int:
-        return len(self.rank)
 
 
 def find_thresholds(rank: FloatArray, group: IntArray, levels: tuple[float, ...]) -> FloatArray:
@@ -85,11 +78,7 @@ def conformal_k(questions: Questions, *, seed: int = 0) -> list[ConformalK]:
 
 
 def _hold_out(questions: Questions, seed: int) -> FloatArray:
-    """Calibrate on random groups and judge on the others.
-
-    Returns the share of splits that covered a question among those that held it out
-    [levels, n], NaN where undefined. A K beyond the depth covers nothing.
-    """
+    """Return the share of splits that covered a question when they held it out, [levels, n]."""
     rank, group, rng = questions.rank, questions.group, np.random.default_rng(seed)
     codes, code = np.unique(group, return_inverse=True)
     n_test = round(TEST_SHARE * len(codes))

@@ -109,6 +109,12 @@ class Prior(Stored):
 
 
 @functools.cache
+def _read_priors() -> Mapping[str, Any]:
+    text = (files("rag_eval.uncertainty") / PRIOR_FILE).read_text(encoding="utf-8")
+    document: Mapping[str, Any] = json.loads(text)
+    return document
+
+
 def load_prior(kind: Kind = "any") -> Prior:
     """Read the shipped prior of a kind of strategy; `any` was fitted on all kinds together."""
     return Prior.from_json(_read_priors()[kind])
@@ -118,12 +124,6 @@ def prior_origin() -> str:
     """Name the kinds of collections that the shipped priors were fitted on."""
     kinds = _read_priors()["provenance"]["fitted_on"]
     return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
-
-
-def _read_priors() -> Mapping[str, Any]:
-    text = (files("rag_eval.uncertainty") / PRIOR_FILE).read_text(encoding="utf-8")
-    document: Mapping[str, Any] = json.loads(text)
-    return document
 
 
 # ---- A single fit.

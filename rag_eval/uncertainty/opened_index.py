@@ -151,8 +151,8 @@ class IterativeStrategy(ReadyStrategy):
     """A ready strategy that searches in rounds of expansion.
 
     `spec` is that of the base, so the port serves this strategy as that kind. The calibrator
-    `steered_by`, or else the heuristic, steers the rounds. `variants` (VARIANTS) of the gold set, if
-    any, give the groups of its wordings. `last` are the rounds of the last search.
+    `steered_by`, or else the heuristic, steers the rounds. `variants` (VARIANTS) of the gold set
+    give the groups of its wordings. `last` are the rounds of the last search.
     """
 
     def __init__(

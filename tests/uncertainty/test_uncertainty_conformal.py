@@ -84,7 +84,7 @@ def test_held_out_coverage_holds():
         assert result.k == fixed_k(data.rank, data.group, 1000, result.level)
         assert result.coverage.value >= result.level - 0.01
         assert result.coverage.low < result.coverage.value < result.coverage.high
-        assert (result.n_groups, result.coverage.n) == (240, len(data))
+        assert (result.n_groups, result.coverage.n) == (240, len(data.rank))
     assert results == conformal_k(data)
 
 
