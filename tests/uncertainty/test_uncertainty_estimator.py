@@ -234,3 +234,19 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
         low, high = model.interval(labelled.signals[n:], labelled.names)
         covered.append(((low <= true[n:]) & (true[n:] <= high)).mean())
     assert 0.92 <= np.mean(covered) <= 0.97
+
+
+def test_folds_that_split_groups_flatter_where_groups_share_their_outcome():
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(60), 6)
+    x = rng.normal(size=(60, 20))[group] + 0.05 * rng.normal(size=(360, 20))
+    names, missed = tuple(f"s{i}" for i in range(20)), (rng.random(60) < 0.4)[group]
+    grouped, split = (
+        _skill(cross_validate(labelled, prior=None, repeats=1)[0], missed)
+        for labelled in (
+            Labelled(names, x, missed, folds, np.ones(360), np.arange(360))
+            for folds in (group, np.arange(360))
+        )
+    )
+    assert grouped < 0.05
+    assert split > 0.15

@@ -433,3 +433,44 @@ def test_the_null_needs_the_dependence_of_groups():
     )
     naive = limit(null, LEVEL)
     assert np.mean(errors > naive) > 0.18
+
+
+@settings(max_examples=25)
+@given(judged(), st.integers(1, 5))
+def test_whole_weights_count_like_copies(case, seed):
+    predicted, missed, _, group = case
+    times = np.random.default_rng(seed).integers(1, 4, len(predicted))
+    copied = [np.repeat(part, times) for part in (predicted, missed, group)]
+    ones = np.ones(len(copied[0]))
+    whole = figures_of(predicted, missed, times.astype(float), group)
+    copies = figures_of(copied[0], copied[1], ones, copied[2])
+    for name in ("auroc", "brier", "log_loss", "skill", "observed_expected"):
+        assert whole[name] == pytest.approx(copies[name], abs=1e-9, nan_ok=True), name
+
+
+def test_members_of_one_group_widen_the_interval():
+    rng = np.random.default_rng(2)
+    group = np.repeat(np.arange(60), 5)
+    missed = np.where(rng.random(300) < 0.8, (rng.random(60) < 0.4)[group], rng.random(300) < 0.4)
+    single, grouped = (miss_rate(alone(missed, codes)) for codes in (np.arange(300), group))
+    # members correlate at 0.64, so the variance is 1 + 4 * 0.64 times as large
+    assert grouped.high - grouped.low == pytest.approx(
+        (single.high - single.low) * np.sqrt(3.56), rel=0.15
+    )
+
+
+def test_equal_seeds_give_equal_validations_as_json():
+    data, true = labelled(n=120)
+    first, second = (
+        validate(data, true[None, :], checked_together=1, seed=7).dump() for _ in range(2)
+    )
+    assert first == second == json.loads(json.dumps(first, allow_nan=False))
+    assert set(first["skill"]) == {"value", "low", "high"}
+    assert first["reliability"]["predicted"] == sorted(first["reliability"]["predicted"])
+
+
+def test_calibrated_predictions_exceed_the_null_rarely():
+    null, drawn = (
+        ece(RATES, draw(RATES, np.arange(400), 0.0, seed, 4000), np.ones(400)) for seed in (3, 4)
+    )
+    assert np.mean(drawn > limit(null, LEVEL)) == pytest.approx(0.05, abs=0.015)
