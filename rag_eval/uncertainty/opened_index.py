@@ -302,7 +302,7 @@ def count_traffic(
         strategy = opened.ready(spec, runs.gold_variants.variants, runs.runs[name].about.steered_by)
         part = texts[start : start + AT_ONCE]
         ranking = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
-        found = signals(opened.batch(spec, part, ranking), k)
+        of_part = signals(opened.batch(spec, part, ranking), k)
         failed = np.zeros(len(part), dtype=bool) if ranking.failed is None else ranking.failed
         place = {text: at for at, text in enumerate(part) if not failed[at]}
         for claim in claims:
@@ -315,7 +315,7 @@ def count_traffic(
             production = {name for name, _ in claim.retrieved[: claim.k]}
             if production & now if production else not now:
                 rows.append((name, claim.claim_id, claim.query_id, claim.group_id))
-                values.append(found[at])
+                values.append(of_part[at])
     keys = ["strategy", "claim_id", "query_id", "group_id"]
     table_of_signals = np.array(values, dtype=np.float64).reshape(-1, len(SIGNALS))
     frame = pd.DataFrame(table_of_signals, columns=list(SIGNALS))

@@ -63,7 +63,7 @@ def unmet_of(entry, status):
 
 def test_the_first_run_learns_the_rates_that_the_second_states(missing, tracking_store):
     first = night(missing)
-    assert all(text in first.stdout for text in ("status: none -> provisional", "(prior)"))
+    assert "(prior)" in first.stdout
     entry, outcomes = stated(missing), stated(missing)["outcomes"]
     assert (entry["status"], entry["n_absent"]) == ("prior", 0)
     assert (outcomes["added"], outcomes["n_missed"]) == (120, 40)
@@ -165,7 +165,7 @@ def test_another_index_makes_a_rate_stale_for_one_run(learned):
     old = stated(learned)
     with (learned.corpus / "d01.md").open("a", encoding="utf-8") as file:
         file.write("\nIt was painted green.\n")
-    changed = night(learned)
+    night(learned)
     entry = stated(learned)
     assert (entry["status"], entry["outcomes"]["added"]) == ("stale", 120)
     assert entry["calibrator"].startswith("prior:")
@@ -175,7 +175,8 @@ def test_another_index_makes_a_rate_stale_for_one_run(learned):
     assert {answer["calibrated_confidence"]["type"] for answer in answers} == {"absent"}
     steps = ["absent", "provisional", "stale", "provisional"]
     assert climbed(learned) == list(itertools.pairwise(steps))
-    assert "status: stale -> provisional" in changed.stdout
+    change = calibrated(learned)["promotion"]
+    assert (change["old_status"], change["new_status"]) == ("stale", "provisional")
     night(learned)
     assert (stated(learned)["status"], stated(learned)["outcomes"]["added"]) == ("provisional", 0)
 
