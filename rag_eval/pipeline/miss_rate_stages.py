@@ -15,12 +15,9 @@ import numpy as np
 import pandas as pd
 
 from rag_eval.core.arrays import FloatArray
-from rag_eval.core.records import Absent as AbsentPart
-from rag_eval.core.records import Figure
+from rag_eval.core.records import Absent
 from rag_eval.gold.files import ORIGINAL
-from rag_eval.measures.intervals import aggregate
-from rag_eval.measures.overlap import NamedGold
-from rag_eval.measures.run_scores import figure_of, judge_runs
+from rag_eval.measures.run_scores import judge_runs
 from rag_eval.pipeline.answer_stages import NO_ANSWERS, AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.exports import UNCERTAIN_FILE, StatedRetrievals, uncertain_retrievals
@@ -39,7 +36,6 @@ from rag_eval.pipeline.runner import (
 from rag_eval.uncertainty.calibration import GoldQuestions, StrategyFacts, calibrate_strategy
 from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
 from rag_eval.uncertainty.claims import (
-    MIN_MISSED,
     QRELS,
     AnswerGold,
     AnswerWorth,
@@ -53,14 +49,12 @@ from rag_eval.uncertainty.claims import (
     weigh_answers,
 )
 from rag_eval.uncertainty.comparing import compare_stated, observe_misses
-from rag_eval.uncertainty.confidence import Absent, effective
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.heuristic import signal_frame
 from rag_eval.uncertainty.iterative import account_for_rounds, semantic_gaps
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
-    AnswerConfidences,
     CalibrationPart,
     StrategyCalibration,
     UncertaintyPart,
@@ -307,12 +301,7 @@ class RetrievalOutcomes(Result):
     shown = ("strategies",)
     judged: pd.DataFrame = frame_part()
     strategies: dict[str, AddedOutcomes] = json_part()
-    gold_source: str = json_part()
     not_recorded: str = json_part()
-
-    def judged_of(self, name: str) -> pd.DataFrame:
-        """Return the judged claims of one strategy."""
-        return _of_strategy(self.judged, name)
 
 
 @Stage(
@@ -372,7 +361,6 @@ def record_outcomes(
     return RetrievalOutcomes(
         judged=pd.concat(parts, ignore_index=True),
         strategies=counts,
-        gold_source=QRELS,
         not_recorded=outcomes.fault,
     )
 
@@ -456,7 +444,7 @@ def calibrate_miss_rates(
                     signals=retrieval_signals.signals_of(name),
                     claims=miss_rate_claims.claims_of(name),
                     traffic=_of_strategy(retrieval_signals.traffic, name),
-                    judged=frozenset(retrieval_outcomes.judged_of(name)["claim_id"]),
+                    judged=frozenset(_of_strategy(retrieval_outcomes.judged, name)["claim_id"]),
                     unlabelled=retrieval_signals.unlabelled(name),
                     questions=_questions(scored, name),
                     prior=prior_of(work.config, name),
@@ -532,22 +520,20 @@ def compare_miss_rates(
         target=spec.target,
         k=spec.k,
         level=work.config.level,
-        gold_source=outcomes.gold_source,
+        gold_source=QRELS,
         strategies={
             name: describe_rates(
                 scored,
                 name,
                 claims.claims_of(name),
                 claims.sources[name],
-                judged=outcomes.judged_of(name),
+                judged=_of_strategy(outcomes.judged, name),
                 added=outcomes.strategies[name],
             )
             for name in scored.names
         },
         corpus_coverage=coverage,
-        answers=_summarize_answers(worth, scored.gold.named_gold)
-        if worth.by_query
-        else AbsentPart(reason=NO_ANSWERS),
+        answers=worth.summarize(scored.gold.named_gold) or Absent(reason=NO_ANSWERS),
         iterative={
             name: account_for_rounds(scored, name)
             for name in scored.names
@@ -611,34 +597,6 @@ def _weigh(
         source=claims.sources[name],
         missed=outcome_rows.loc[is_missed, "query_id"].tolist(),
         gold=AnswerGold(group_of, gold.named_gold, runs.gold_variants.about.hash),
-    )
-
-
-def _summarize_answers(worth: AnswerWorth, named_gold: NamedGold) -> AnswerConfidences:
-    """Average the confidence values of one answer or more."""
-    rows, shared = list(worth.by_query.values()), named_gold.of(list(worth.by_query))
-
-    def mean(name: str) -> Figure:
-        # A question without an answer has nothing to discount.
-        values = [
-            np.nan
-            if isinstance(row[name], Absent) or isinstance(row["synthesis_confidence"], Absent)
-            else effective(row[name])
-            for row in rows
-        ]
-        figure = aggregate([name], np.array(values)[:, None], shared)[0]
-        reasons = {value.reason for row in rows if isinstance(value := row[name], Absent)}
-        reason = f"absent for every answer: {', '.join(sorted(reasons))}"
-        return figure_of(figure, None if figure.n_scored else reason)
-
-    few = f"fewer than {MIN_MISSED} independent questions were answered over a missed retrieval"
-    return AnswerConfidences(
-        n=len(rows),
-        synthesis_confidence=mean("synthesis_confidence"),
-        final_confidence=mean("final_confidence"),
-        calibrated_confidence=mean("calibrated_confidence"),
-        right_when_missed=worth.right_when_missed,
-        why={} if worth.right_when_missed else {"right_when_missed": few},
     )
 
 

@@ -24,11 +24,13 @@ from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
 from rag_eval.measures.run_scores import RankedRuns, figure_of, judge_runs
 from rag_eval.uncertainty.calibrators import CalibratorInUse
+from rag_eval.uncertainty.confidence import Absent as AbsentValue
 from rag_eval.uncertainty.confidence import (
     Confidence,
     Measured,
     MissRate,
     calibrated_confidence,
+    effective,
     final_confidence,
     groundedness_confidence,
     reported_confidence,
@@ -44,7 +46,11 @@ from rag_eval.uncertainty.estimator import (
     prior_origin,
 )
 from rag_eval.uncertainty.heuristic import HEURISTIC, JudgedTexts, similar_history, with_history
-from rag_eval.uncertainty.miss_rate_report import AddedOutcomes, StrategyMissRates
+from rag_eval.uncertainty.miss_rate_report import (
+    AddedOutcomes,
+    AnswerConfidences,
+    StrategyMissRates,
+)
 from rag_eval.uncertainty.outcomes import (
     MAX_NUMBER,
     OutcomeStore,
@@ -337,6 +343,36 @@ class AnswerWorth:
     strategy: str = ""
     by_query: Mapping[str, AnswerValues] = dataclasses.field(default_factory=dict)
     right_when_missed: Measured | None = None
+
+    def summarize(self, named_gold: NamedGold) -> AnswerConfidences | None:
+        """Average the confidence values of the answers; None without answers."""
+        if not self.by_query:
+            return None
+        rows, shared = list(self.by_query.values()), named_gold.of(list(self.by_query))
+
+        def mean(name: str) -> Figure:
+            # A question without an answer has nothing to discount.
+            values = [
+                math.nan
+                if isinstance(row[name], AbsentValue)
+                or isinstance(row["synthesis_confidence"], AbsentValue)
+                else effective(row[name])
+                for row in rows
+            ]
+            figure = aggregate([name], np.array(values)[:, None], shared)[0]
+            reasons = {value.reason for row in rows if isinstance(value := row[name], AbsentValue)}
+            reason = f"absent for every answer: {', '.join(sorted(reasons))}"
+            return figure_of(figure, None if figure.n_scored else reason)
+
+        few = f"fewer than {MIN_MISSED} independent questions were answered over a missed retrieval"
+        return AnswerConfidences(
+            n=len(rows),
+            synthesis_confidence=mean("synthesis_confidence"),
+            final_confidence=mean("final_confidence"),
+            calibrated_confidence=mean("calibrated_confidence"),
+            right_when_missed=self.right_when_missed,
+            why={} if self.right_when_missed else {"right_when_missed": few},
+        )
 
 
 class AnswerGold(NamedTuple):
