@@ -125,8 +125,9 @@ def read_corpus(work: Work) -> CorpusSnapshot:
 
 
 def _read_shards(work: Work, spec: ShardedLoader, n_shards: int) -> CorpusSnapshot:
-    recorded, store = work.find_before(CorpusSnapshot), work.evaluation.store
-    layout = divide(work, spec, n_shards, None if recorded is None else recorded.layout)
+    recorded, store = work.evaluation.find_recorded("corpus_snapshot"), work.evaluation.store
+    before = None if recorded is None else CorpusSnapshot.stored(recorded).layout
+    layout = divide(work, spec, n_shards, before)
     if not layout.shards:
         raise empty_corpus("there is no document", spec.loader, "at least one document")
     frames: dict[str, Any] = {

@@ -398,18 +398,15 @@ class HtmlReport(Result):
     about: dict[str, str | int] = json_part(volatile=True)
 
 
-def _identify_pages(work: Work, retrieval_metrics_report: MetricsReport) -> object:
-    """Identify the run that the pages show, and the pages in the folder of reports."""
-    folder, run_id = work.evaluation.reports, retrieval_metrics_report.report.run_id
-    return [run_id, file_states([folder / PAGE])]
-
-
 @Stage(
     "html_report",
     "reporting",
     stores=("reports",),
     reads=("settings.html_report",),
-    outside=_identify_pages,
+    outside=lambda work, retrieval_metrics_report: [
+        retrieval_metrics_report.report.run_id,
+        file_states([work.evaluation.reports / PAGE]),
+    ],
     live=True,
 )
 def write_page(work: Work, retrieval_metrics_report: MetricsReport) -> HtmlReport:
@@ -458,17 +455,15 @@ class MlflowRecord(Result):
     error: str = json_part()
 
 
-def _identify_record(work: Work, retrieval_metrics_report: MetricsReport) -> object:
-    """Identify the run, and the tracking store that it is recorded in."""
-    return [retrieval_metrics_report.report.run_id, text_hash(work.settings.mlflow_uri)]
-
-
 @Stage(
     "mlflow_record",
     "reporting",
     stores=("reports", "mlflow"),
     after=("html_report",),
-    outside=_identify_record,
+    outside=lambda work, retrieval_metrics_report: [
+        retrieval_metrics_report.report.run_id,
+        text_hash(work.settings.mlflow_uri),
+    ],
     failure=lambda result: result.error,
 )
 def record_in_mlflow(work: Work, retrieval_metrics_report: MetricsReport) -> MlflowRecord:
@@ -504,18 +499,14 @@ class GateVerdict(Result):
     gates: list[GatePart] = json_part(volatile=True)
 
 
-def _explain_failure(result: GateVerdict) -> str:
-    """Say which required gates did not pass; empty when all did."""
-    gates = ", ".join(result.failed)
-    return f"required gates did not pass: {gates}" if gates else ""
-
-
 @Stage(
     "gate_verdict",
     "reporting",
     after=("html_report", "mlflow_record"),
     outside=lambda _, retrieval_metrics_report: retrieval_metrics_report.report.run_id,
-    failure=_explain_failure,
+    failure=lambda result: (
+        "required gates did not pass: " * bool(result.failed) + ", ".join(result.failed)
+    ),
 )
 def judge_report(_: Work, retrieval_metrics_report: MetricsReport) -> GateVerdict:
     """Fail the run when a required gate did not pass. Everything else is written by then."""

@@ -308,11 +308,6 @@ class Work:
         """Display of progress."""
         return self.evaluation.progress
 
-    def find_before(self, kind: type[R]) -> R | None:
-        """Open the stage's last recorded result; None when it is absent or damaged."""
-        artifact = self.evaluation.find_recorded(str(Node(self.stage.name, self.strategy)))
-        return None if artifact is None else kind.stored(artifact)
-
     def keep(self, kind: str, identity: object, make: Callable[[], Parts]) -> Artifact:
         """Return a stored part of the work under a key of its own, or make and store the part.
 

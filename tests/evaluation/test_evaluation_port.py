@@ -34,6 +34,4 @@ def test_serves_every_kind_and_bm25_by_default(opened):
         assert {one.factors["domain"]["state"] for one in trust} == {"not_configured"}
         assert all(one.poison_check.passed and one.score is None for one in trust)
 
-
-def test_the_flag_makes_hybrid_the_default(opened):
     assert opened(feature_hybrid_retrieval=True).stats().default_strategy == "hybrid"

@@ -51,7 +51,8 @@ def test_outputs_are_a_file_or_lie_in_a_folder(outputs, settings, place, code):
 
 
 def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
-    evaluation = open_recorded(outputs, settings)
+    evaluation = open_recorded(outputs.parent, settings)
+    assert (evaluation.config.name, evaluation.config.answers.mode) == ("my-system", "recorded")
     about = open_runner(evaluation).get(GoldVariants).artifact.json("about")
     assert (
         about["n_queries"],
@@ -66,12 +67,3 @@ def test_without_gold_every_ranking_measure_is_ineligible(outputs, settings):
     } == {(4, 4, 0)}
     stability = open_runner(evaluation).get(StabilityMeasures).about.strategies
     assert stability["recorded"].delta_s.n_scored == 4
-
-
-def test_recorded_outputs_open(outputs, settings):
-    evaluation = open_recorded(outputs.parent, settings)
-    assert evaluation.config.name == "my-system"
-    assert evaluation.config.answers.mode == "recorded"
-    assert [strategy.kind for strategy in evaluation.config.strategies] == ["external"]
-    gold = open_runner(evaluation).get(GoldVariants)
-    assert gold.queries["query_id"].tolist() == ["q0", "q1", "q2", "q3"]

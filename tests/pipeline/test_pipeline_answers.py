@@ -72,11 +72,6 @@ def test_auditable_lines_keep_to_their_schema_and_are_read_as_replies(folder):
     }
 
 
-def test_the_report_names_the_threshold_of_the_deterministic_mode(folder):
-    report = json.loads((folder / "retrieval-metrics.json").read_text("utf-8"))
-    assert report["answers"]["abstain_below"] == Answers().abstain_below
-
-
 def test_refusals_and_failures_leave_nothing_unused():
     found = [
         Answer(outcome, "llm", outcome, text="error: no atlas", evidence=tuple(evidence()))

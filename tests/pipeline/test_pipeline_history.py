@@ -114,14 +114,6 @@ def test_a_damaged_run_is_named_and_the_others_stand(ran, kept, place, value, pa
         read_run(Home(ran.home), run_id)
 
 
-def test_runs_of_a_gold_set_are_the_newest_first(tmp_path, kept):
-    for at in range(5):
-        kept["report"]["run_id"] = f"202501{at + 10}T000000000Z-00000000"
-        write(tmp_path, kept | ({"gold_set": "another"} if at == 2 else {}))
-    runs = readable_runs(Home(tmp_path), "tiny", before="20250114")
-    assert [run.run_id[6:8] for run in runs] == ["13", "11", "10"]
-
-
 def test_runs_are_found_by_name(ran):
     first, second = ran.first["run_id"], ran.second["run_id"]
     names = {"latest": second, "previous": first, first: first, first[:-3]: first}
