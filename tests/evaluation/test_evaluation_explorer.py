@@ -260,6 +260,7 @@ def test_changes_are_against_the_newest_kept_run(project):
 def test_a_page_keeps_the_first_ranks_that_fit(project):
     made = explore(evaluation_of(project))
     whole = parts_of(made)
+    assert slim(made, embedded_size(whole)) == whole
     least = Read(slim(made, 1))
     assert least.summary["cut"] == [0, 0]
     for question, before in zip(least.questions, Read(whole).questions, strict=True):
