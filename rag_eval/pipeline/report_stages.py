@@ -505,7 +505,7 @@ class GateVerdict(Result):
     after=("html_report", "mlflow_record"),
     outside=lambda _, retrieval_metrics_report: retrieval_metrics_report.report.run_id,
     failure=lambda result: (
-        "required gates did not pass: " * bool(result.failed) + ", ".join(result.failed)
+        f"required gates did not pass: {', '.join(result.failed)}" if result.failed else ""
     ),
 )
 def judge_report(_: Work, retrieval_metrics_report: MetricsReport) -> GateVerdict:
