@@ -254,11 +254,11 @@ def run(
         from rag_eval.reporting.terminal import Places, show_outcome, summarize
 
         for outcome in outcomes:
-            page, pages = settings.html_report, outcome.runs_page or ""
+            page, pages = settings.html_report, outcome.recorded.runs_page
             places = Places(outcome.folder, outcome.seconds, command(), page=page, runs=pages)
             show_outcome(console_for(), outcome.report, places, verbose=verbose)
-            if outcome.mlflow_error:
-                typer.echo(f"warning: {outcome.mlflow_error}", err=True)
+            if outcome.recorded.error:
+                typer.echo(f"warning: {outcome.recorded.error}", err=True)
             if outcome.trace_error:
                 why = quoted(outcome.trace_error, 400)
                 message = f"warning: the traces were not written ({why}); the report is complete"

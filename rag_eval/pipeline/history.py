@@ -437,13 +437,12 @@ MENDED_BY_ACCEPTING: Final = frozenset({"no_baseline", "gold_differs", "strategy
 
 
 class Acceptance(BaseModel):
-    """One acceptance of a run: the run, the person and the reason."""
+    """One acceptance of a run: the run, the person, the reason, and gates that did not pass."""
 
     run_id: str
     accepted_at: str
     who: str
     why: str
-    forced: bool
     failed_gates: list[str]
 
 
@@ -486,7 +485,6 @@ def accept_baseline(
             accepted_at=f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
             who=who,
             why=why,
-            forced=bool(failed),
             failed_gates=failed,
         )
         run.per_query()  # refuses a run that later runs cannot be compared with

@@ -1,10 +1,9 @@
 """The graph of all stages, and whole evaluations in one process without Dagster."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline import (
@@ -57,14 +56,12 @@ def open_runner(evaluation: Evaluation) -> Runner:
     return Runner(evaluation, STAGES, use_record=evaluation.use_record)
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The result of one evaluation.
 
     `folder` holds the report's files. `failed` are the ids of the required gates that did not pass.
-    `seconds` is the duration without MLflow. `mlflow_run` and `runs_page`, the address of the runs
-    in MLflow, are None after a failure. `mlflow_error` gives the reason without user and password
-    of the address. `trace_error` says why there are no traces.
+    `seconds` is the duration without MLflow. `recorded` is the run in MLflow, or what prevented it.
+    `trace_error` says why there are no traces; empty when there are.
     """
 
     gold_set: str
@@ -72,27 +69,23 @@ class Outcome:
     folder: Path
     failed: list[str]
     seconds: float
-    mlflow_run: str | None
-    runs_page: str | None
-    mlflow_error: str | None
-    trace_error: str | None
+    recorded: MlflowRecord
+    trace_error: str
 
 
 def evaluate(evaluation: Evaluation) -> Outcome:
     """Run all stages of one gold set. An InputError leaves the reports as they were."""
     runner = open_runner(evaluation)
-    seconds = {step.node: step.seconds for step in runner.run()}
+    seconds = sum(made.seconds for made in runner.run() if made.node.name != "mlflow_record")
     written, recorded = runner.get(MetricsReport), runner.get(MlflowRecord)
     return Outcome(
         evaluation.config.name,
         written.report,
         evaluation.reports,
         runner.get(GateVerdict).failed,
-        sum(spent for node, spent in seconds.items() if node.name != "mlflow_record"),
-        recorded.mlflow_run or None,
-        recorded.runs_page or None,
-        recorded.error or None,
-        written.trace_error or None,
+        seconds,
+        recorded,
+        written.trace_error,
     )
 
 

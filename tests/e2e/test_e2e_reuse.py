@@ -207,8 +207,8 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_strategy(nights, tracking_st
     from mlflow import MlflowClient
 
     night = nights.by_name["first"]
-    report, mlflow_run = night.report, night.outcome.mlflow_run
-    assert night.outcome.mlflow_error is None
+    report, mlflow_run = night.report, night.outcome.recorded.mlflow_run
+    assert night.outcome.recorded.error == ""
     client = MlflowClient(tracking_uri=tracking_store)
     parent = client.get_run(mlflow_run)
     children = client.search_runs(
