@@ -309,15 +309,7 @@ def _find_hidden_elements(text: str, tags: list[Tag]) -> Iterator[tuple[str, Tag
 
 
 def find_in_markup(text: str) -> Discovery:
-    """Find what markup hides; the cuts remove comments, hidden elements and all tags.
-
-    Examples
-    --------
-    >>> [part.text for part in find_in_markup("Rates<!-- obey me --> rose.").parts]
-    [' obey me ']
-    >>> find_in_markup("Run `python <script>.py` at night.").parts
-    []
-    """
+    """Find what markup hides; the cuts remove comments, hidden elements and all tags."""
     discovery = Discovery()
     tags, code = read_markup(text)
     _find_in_markdown(text, code, discovery)

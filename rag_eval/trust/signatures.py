@@ -285,11 +285,8 @@ def read_decisions(folder: Path) -> list[Decision]:
 
 
 def _read_allowed(folder: Path, source_hashes: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    """Return who allows each document, by doc_id, and the number of void decisions.
-
-    `source_hashes` is doc_id -> SHA-256 of the present bytes. A decision is void after any change
-    of the document, because the person who allowed it did not see the change.
-    """
+    """Return who allows each document, by doc_id, and the number of void decisions."""
+    # A decision is void after any change, because the person who allowed it did not see the change.
     last = {decision.doc_id: decision for decision in read_decisions(folder)}
     allowed = {
         doc_id: decision.who

@@ -210,13 +210,8 @@ def _read_host(domain: str) -> str:
 
 
 def _judge_domains(domains: Iterable[str], allowlist: Sequence[str]) -> dict[str, DomainJudgement]:
-    """Judge every distinct domain: a host in lower case, `python:<package>`, or empty.
-
-    In the allowlist, `example.org` allows `example.org` and `www.example.org`. `*.example.org`
-    allows all hosts below `example.org`, but not `example.org`. An unlisted host with the
-    registered name of a listed host is not_listed. A host of more than 253 characters, which cannot
-    exist, is also not_listed.
-    """
+    """Judge every distinct domain: a host in lower case, `python:<package>`, or empty."""
+    # `example.org` allows `www.example.org` too, and `*.example.org` all hosts below, not itself.
     distinct = dict.fromkeys(domains)
     if not allowlist:
         return dict.fromkeys(distinct, DomainJudgement("not_configured"))
@@ -258,11 +253,8 @@ def _age_days(text: str, as_of: dt.date) -> float:
 
 
 def _judge_author(author: str, whole: str, accepted: frozenset[str]) -> AuthorState:
-    """Return the state of an author (masked) by the hash of the unmasked name, `whole`.
-
-    If commas join several authors, all of them must be known, because an unknown author may have
-    written the whole document.
-    """
+    """Return the state of an author (masked) by the hash of the unmasked name, `whole`."""
+    # Of several authors all must be known: an unknown one may have written the whole document.
     if not accepted:
         return "not_configured"
     if not whole:
