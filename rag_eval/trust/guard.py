@@ -1,12 +1,17 @@
 """Screen single texts for poison, and judge chunks by all findings.
 
-Every rule runs on every view of a text. Hidden and encoded text are findings too.
+Every rule, and a model over sentences, runs on every view of a text. Hidden and encoded text are
+findings too.
 """
 
+import functools
 import itertools
+import json
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +21,143 @@ import pandas as pd
 from rag_eval.core.arrays import FloatArray, IntArray, Ranges, find_overlaps
 from rag_eval.core.config import EVIDENCE_TRUST, FINDINGS, Verdict
 from rag_eval.core.frames import make_frame
-from rag_eval.trust.rules import RuleSet, Severity
-from rag_eval.trust.sentences import find_addressing
-from rag_eval.trust.text import read_all
+from rag_eval.trust.rules import LinearPattern, RuleSet, Severity
+from rag_eval.trust.spelling import load_words
+from rag_eval.trust.text import View, read_all
+
+# ---- Sentences that speak to a language model: features of a sentence
+
+_MOST_TOKENS, _SHORT_FEATURES = 100, 16
+_ALIKE = {word: name for name, words in load_words("addressing_alike").items() for word in words}
+_WORD_OR_MARK = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|\d+|!\[|[\"“”:?]|<(?:url|mail)>")
+_URL = re.compile(r"https?://[^\s\"')>]+|\bwww\.[^\s\"')>]+")
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")
+_STAND_INS = {"![": "<img>", "“": '"', "”": '"'}
+
+
+def _tokens_of(sentence: str) -> list[str]:
+    """Return the words of a normalised sentence, with stand-ins for addresses and numbers."""
+    if "://" in sentence or "www." in sentence:
+        sentence = _URL.sub(" <url> ", sentence)
+    if "@" in sentence:
+        sentence = _MAIL.sub(" <mail> ", sentence)
+    words = _WORD_OR_MARK.findall(sentence)[:_MOST_TOKENS]
+    return ["<num>" if word.isdigit() else _STAND_INS.get(word, word) for word in words]
+
+
+def _features_of(sentence: str) -> set[str]:
+    """Return words and pairs of words, in which words of one kind share a name."""
+    words = _tokens_of(sentence)
+    alike = ["^", *(_ALIKE.get(word, word) for word in words)]
+    return {*words, *map(" ".join, itertools.pairwise(alike))}
+
+
+def _scale_of(features: set[str]) -> float:
+    """Return the factor of a sentence's weights: long sentences collect them by chance."""
+    return math.sqrt(_SHORT_FEATURES / max(len(features), _SHORT_FEATURES))
+
+
+# ---- Candidates: sentences with a word that orders to a model seldom lack
+
+_BACK, _REACH = 200, 400
+"""Most characters of a sentence before, and after, its trigger word."""
+_END = re.compile(r"[.!?。！？][\"'”’»)\]*]{0,5}(?: |$)")
+
+
+@functools.cache
+def _triggers() -> LinearPattern:
+    verbs, words = (
+        "|".join(sorted(load_words("sentences")["tasks"])),
+        "|".join(load_words("addressing")["triggers"]),
+    )
+    return LinearPattern(rf"(?:^|[.!?:] )(?:{verbs})\b|\b(?:{words})\b")
+
+
+def _sentences_looked_at(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the characters of each sentence with a trigger in a normalised text, in order."""
+    last = 0
+    # One byte for each character keeps places equal; the pattern is ASCII.
+    for _, end in _triggers().find(text.encode("ascii", "replace")):
+        stop = end - 1
+        if stop < last:
+            continue
+        low = max(last, stop - _BACK)
+        for match in _END.finditer(text, low, stop):
+            low = match.end()
+        furthest = min(len(text), stop + _REACH)
+        ended = _END.search(text, stop, furthest)
+        last = ended.end() if ended else furthest
+        yield low, last
+
+
+# ---- Scores
+
+_WEIGHTS_FILE = "addressing.json"
+_SHARE, _LOWEST = 0.25, -3.0
+"""Share of a neighbour's score that a sentence gets, and the lowest score that counts.
+
+Instructions come in several sentences. Two harmless neighbours lower the score of an order by 1.5
+at most."""
+MOST_FINDINGS = 200
+"""Most findings in one view of a text; the last finding covers all later places."""
+
+
+class _AddressingWeights(NamedTuple):
+    """Logistic regression on the features of a sentence."""
+
+    weights: dict[str, float]
+    bias: float
+    threshold: float
+
+    def score(self, features: set[str]) -> float:
+        """Score a sentence by its features; `fsum` makes their order irrelevant."""
+        weighed = self.weights.keys() & features
+        return self.bias + _scale_of(features) * math.fsum(self.weights[name] for name in weighed)
+
+
+@functools.cache
+def _load_weights() -> _AddressingWeights:
+    """Read the weights, which were fitted once; `provenance` in the file says to which texts."""
+    fitted = json.loads((files("rag_eval.trust") / _WEIGHTS_FILE).read_text(encoding="utf-8"))
+    return _AddressingWeights(fitted["weights"], fitted["bias"], fitted["threshold"])
+
+
+def _find_addressing(views: Sequence[View]) -> list[list[tuple[int, int, str]]]:
+    """Find the sentences of each view that speak to a model: (start, end, detail).
+
+    Places are characters of the original text, which the detail never quotes. Neighbouring
+    sentences are one finding.
+    """
+    # Search all views first, because alternating automata drive each other out of the cache.
+    looked_at = [list(_sentences_looked_at(view.text)) for view in views]
+    return [_find_in(view, spans) for view, spans in zip(views, looked_at, strict=True)]
+
+
+def _find_in(view: View, spans: list[tuple[int, int]]) -> list[tuple[int, int, str]]:
+    if not spans:
+        return []
+    fitted = _load_weights()
+    scores = [fitted.score(_features_of(view.text[start:end])) for start, end in spans]
+    total = list(scores)
+    for at, (before, after) in enumerate(itertools.pairwise(spans), 1):
+        if before[1] == after[0]:
+            total[at] += _SHARE * max(scores[at - 1], _LOWEST)
+            total[at - 1] += _SHARE * max(scores[at], _LOWEST)
+    spoken: list[tuple[int, int, float]] = []
+    for (start, end), score in zip(spans, total, strict=True):
+        if score <= fitted.threshold:
+            continue
+        if spoken and (spoken[-1][1] == start or len(spoken) == MOST_FINDINGS):
+            low, _, best = spoken.pop()
+            spoken.append((low, end, max(best, score)))
+        else:
+            spoken.append((start, end, score))
+    detail = f"worded as if to an answering model (score {{:.1f}}, limit {fitted.threshold:.1f})"
+    return [
+        (*view.back(start, len(view.text[:end].rstrip(" "))), detail.format(score))
+        for start, end, score in spoken
+    ]
+
 
 # ---- Screening
 
@@ -115,7 +254,7 @@ def _screen_batch(
     readings = read_all(texts)
     views = [view for reading in readings for view in reading.views]
     ruled = iter(rules.find([view.text for view in views]))
-    spoken = iter(find_addressing(views) if sentences else [[] for _ in views])
+    spoken = iter(_find_addressing(views) if sentences else [[] for _ in views])
     for row, (text, reading) in enumerate(zip(texts, readings, strict=True), first):
         yield from ((row, *trick) for trick in reading.tricks)
         visible: list[_Match] = []

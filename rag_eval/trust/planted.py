@@ -7,8 +7,10 @@ searched among its first chunks: `ranked`, int64 [n_questions, k], best first, -
 for, which are not read; None where nothing is configured to trust.
 """
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,9 +20,171 @@ from rag_eval.core.config import FINDINGS
 from rag_eval.core.frames import make_frame
 from rag_eval.corpus.analyzer import Analyzer, TermRows, count_matrix
 from rag_eval.corpus.chunking import spans
-from rag_eval.trust.sentences import CLOSED_CLASS, form_of, sentences_of
 from rag_eval.trust.spelling import load_words
 from rag_eval.trust.text import plain
+
+_LISTS = {name: frozenset(words) for name, words in load_words("sentences").items()}
+_CLOSED_CLASS, _TASK_VERBS = _LISTS["closed"], _LISTS["tasks"]
+"""Closed word classes and word order decide for English; in other languages only question marks and
+question words count."""
+
+# ---- Sentences, told from code, tables, parameters and headings
+
+_LEAST_WORDS = 3
+_MOST_CHARACTERS = 2_000
+"""Most characters of a sentence; a sentence without an end is cut."""
+
+_LINE = re.compile(r"[^\r\n]*+(?:\r\n?|\n|\Z)")
+_PROSE_WORD = re.compile(r"[^\W\d_]{2,}")
+_FENCE = ("```", "~~~")
+_BULLET = re.compile(r"(?:[-*+•]|\d{1,3}[.)])\s++")
+_RULE = re.compile(r"([=\-~^\"'`#*+_.:])\1{2,}+\Z")
+_NAME = r"[*`]{0,2}[\w.\[\]]{1,80}+[*`]{0,2}"
+_PROMPT = (">>>", "...", "$ ")
+_NO_PROSE = re.compile(
+    r"#{1,6}\s|\.\.\s|\||\+[-=]|:[\w .-]{1,60}:|In \[\d|Out\[\d|https?://\S++\Z|[=\-]{3,}\s"
+    r"|from [\w.]+ import |import \w|(?:def|class|for|if|while|with|return)\b.*[:)]\Z"
+)
+_PARAMETER = re.compile(rf"{_NAME}(?:, {{0,4}}{_NAME}){{0,12}}\s?:(?:\s|\Z)")
+_SENTENCE_ENDS = (".", "?", "!", ":")
+
+
+class _Sentence(NamedTuple):
+    """Characters [start, end) of a document; a fenced block of code may follow them."""
+
+    start: int
+    end: int
+    introduces_code: bool
+
+
+def _is_prose(line: str, below: str) -> bool:
+    """Tell whether a stripped line is no markup, code or parameter, heading or its underline."""
+    if _RULE.match(line) or _NO_PROSE.match(line) or line.startswith(_PROMPT):
+        return False
+    if _PARAMETER.match(line) and not line.endswith("?"):
+        return False
+    return bool(line) and (not _RULE.match(below) or line.endswith(_SENTENCE_ENDS))
+
+
+def _find_paragraphs(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield (start, end, whether a fenced block follows) of runs of prose lines."""
+    lines = [(match.start(), match[0]) for match in _LINE.finditer(text)]
+    is_fenced = is_output = False
+    literal = -1  # indentation of the line above a literal block; -1 outside
+    start, end, level = 0, 0, -1  # the present run; level -1 means no run
+    for (at, whole), (_, following) in itertools.pairwise([*lines, (len(text), "")]):
+        line, below = whole.strip(), following.strip()
+        indent = len(whole) - len(whole.lstrip())
+        literal = -1 if line and indent <= literal else literal
+        is_fence = line.startswith(_FENCE)
+        is_output = bool(line) and (is_output or line.startswith(_PROMPT))
+        is_code = is_fence or is_fenced or literal >= 0
+        is_code = is_code or (is_output and not line.endswith(_SENTENCE_ENDS))
+        if is_code or not _is_prose(line, below):
+            # a blank line before a fence does not end the run
+            if level >= 0 and (line or not below.startswith(_FENCE)):
+                yield start, end, is_fence and not is_fenced
+                level = -1
+        else:
+            bullet = _BULLET.match(line)
+            here = indent + (bullet.end() if bullet else 0)
+            if level >= 0 and (bullet or here != level):
+                yield start, end, False
+                level = -1
+            if level < 0:
+                start, level = at + here, here
+            end = at + indent + len(line)
+        if literal < 0 and (line.endswith("::") or line.startswith(".. code")):
+            literal = indent
+        is_fenced ^= is_fence
+    if level >= 0:
+        yield start, end, False
+
+
+def _sentences_of(text: str) -> list[_Sentence]:
+    """Return the sentences of a document with three words or more, in order."""
+    sentences = []
+    for start, end, before_code in _find_paragraphs(text):
+        parts = spans(text, start, end)
+        for place, (low, high) in enumerate(parts, start=1):
+            cut = min(high, low + _MOST_CHARACTERS)
+            if len(_PROSE_WORD.findall(text, low, cut)) >= _LEAST_WORDS:
+                sentences.append(_Sentence(low, cut, before_code and place == len(parts)))
+    return sentences
+
+
+# ---- The form of a sentence
+
+_INVERTED = _LISTS["inverted"]
+_AUXILIARY = _INVERTED | {"'s", "be"}
+_FORBIDS = frozenset(("don't", "dont", "never", "let", "let's", "lets"))
+_NO_OBJECT = frozenset(("of", "and", "or", ":", "=", "(", ")", ","))
+_ADDRESS = frozenset(("you", "your", "yours", "yourself", "me", "my"))
+_ASKED_OF_READER = frozenset(("can", "could", "would", "will"))
+_BROKEN = frozenset(".,;)]}>")
+_TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[?？¿,:;=()]")
+_ENDS_ASKING = re.compile(r"[?？؟][\"'”’»)\]\s!.…]*\Z")
+_OPENINGS, _READ_FORM, _BEGINNING, _SHORT, _END_CHARACTERS = 8, 600, 8, 14, 12
+
+
+class _SentenceForm(NamedTuple):
+    """Whether a sentence asks, orders, and addresses its reader; several may be true."""
+
+    asks: bool
+    orders: bool
+    addresses: bool
+
+
+def _orders(words: list[str], lowered: list[str]) -> bool:
+    """Tell whether the words of a sentence, without openings, begin like an order."""
+    first, following = (*lowered[:2], "")[:2]
+    if first in _FORBIDS or (first == "do" and following == "not"):
+        return following != "alone"
+    # an acronym is a name; "state is" and "use of" mention a thing
+    is_mention = words[0].isupper() or following in _AUXILIARY or following in _NO_OBJECT
+    if is_mention or first not in _TASK_VERBS:
+        return False
+    is_other = first in _LISTS["nouns_too"] or first in _LISTS["adjectives_too"]
+    return not is_other or following in _LISTS["objects"] or first in _LISTS["takes_preposition"]
+
+
+def _asks(sentence: str, words: list[str], lowered: list[str]) -> bool:
+    """Tell whether a sentence asks, by question mark and word order; `words` lack openings."""
+    begins = lowered[:_BEGINNING]
+    asking = _LISTS["asking"]
+    if _ENDS_ASKING.search(sentence[-_END_CHARACTERS:]):
+        # A long statement can end with a quoted question, so check the first words too. Only the
+        # mark counts in a sentence without an English word.
+        return (
+            len(words) <= _SHORT
+            or not (asking | _INVERTED).isdisjoint(begins)
+            or _CLOSED_CLASS.isdisjoint(begins)
+        )
+    if len(lowered) < 3 or not words[0][:1].isupper():  # noqa: PLR2004 - asking word, verb, subject
+        return False
+    if lowered[0] in asking:
+        return lowered[1] in _AUXILIARY and lowered[2] in _LISTS["after_inversion"]
+    return lowered[0] in _ASKED_OF_READER and lowered[1] in {"you", "we"}
+
+
+def _form_of(sentence: str) -> _SentenceForm:
+    """Tell the form of a sentence by its first words, last mark and pronouns."""
+    words = [match[0].replace("’", "'") for match in _TOKEN.finditer(sentence[:_READ_FORM])]
+    lowered = [word.lower() for word in words]
+    # a sentence that begins with a mark is the rest of another sentence
+    is_whole = sentence[:1] not in _BROKEN
+    addresses = is_whole and not _ADDRESS.isdisjoint(lowered)
+    openings = _LISTS["openings"]
+    at, limit = 0, min(len(words) - 1, _OPENINGS)
+    while at < limit and (lowered[at] in openings or lowered[at] in {",", ":"}):
+        at += 1
+    remaining, small = words[at:], lowered[at:]
+    if not remaining:
+        return _SentenceForm(asks=False, orders=False, addresses=addresses)
+    asks = _asks(sentence, remaining, small)
+    orders = not asks and is_whole and _orders(remaining, small)
+    return _SentenceForm(asks, orders, addresses)
+
 
 # ---- Sentences off the topic of their document
 
@@ -48,7 +212,7 @@ def _share_foreign_words(
     from scipy.sparse import csr_array
 
     analyzer = Analyzer()
-    closed = set(analyzer.index([" ".join(sorted(CLOSED_CLASS))])[0])
+    closed = set(analyzer.index([" ".join(sorted(_CLOSED_CLASS))])[0])
     rows = [
         [[term for term in row if term not in closed] for row in analyzer.index(part)]
         for part in (texts, wordings)
@@ -101,14 +265,14 @@ def topic_shift(texts: Sequence[str]) -> pd.DataFrame:
 
     Returns FINDINGS, all warnings, by document and place.
     """
-    spans = [(row, sentence) for row, text in enumerate(texts) for sentence in sentences_of(text)]
+    spans = [(row, sentence) for row, text in enumerate(texts) for sentence in _sentences_of(text)]
     if not spans:
         return make_frame(FINDINGS, [])
     document_of = np.array([row for row, _ in spans], dtype=np.int64)
     wordings = [texts[row][sentence.start : sentence.end] for row, sentence in spans]
     forms = np.array(
         [
-            (*form_of(wording), sentence.introduces_code)
+            (*_form_of(wording), sentence.introduces_code)
             for wording, (_, sentence) in zip(wordings, spans, strict=True)
         ],
         dtype=np.float64,

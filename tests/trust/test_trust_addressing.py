@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from growth import growth
 
-from rag_eval.trust.sentences import (
+from rag_eval.trust.guard import (
     MOST_FINDINGS,
     _features_of,
+    _find_addressing,
     _scale_of,
-    find_addressing,
 )
 from rag_eval.trust.text import read_all
 
@@ -23,7 +23,7 @@ PROSE = (
 
 def find(text):
     """Return the sorted distinct (start, end, detail) of the findings in all views."""
-    return sorted({one for found in find_addressing(read_all([text])[0].views) for one in found})
+    return sorted({one for found in _find_addressing(read_all([text])[0].views) for one in found})
 
 
 def spans(text):

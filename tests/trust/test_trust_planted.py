@@ -14,12 +14,12 @@ from rag_eval.retrieval.lexical import Bm25s
 from rag_eval.trust.planted import (
     FIRST,
     _rate_surprise,
+    _sentences_of,
     _share_foreign_words,
     find_paraphrases,
     find_restating,
     topic_shift,
 )
-from rag_eval.trust.sentences import sentences_of
 
 QUESTION = "who built the old mill at Amberley"
 PASSAGES = [
@@ -245,7 +245,7 @@ def cut(texts):
     found = [
         (row, text[one.start : one.end])
         for row, text in enumerate(texts)
-        for one in sentences_of(text)
+        for one in _sentences_of(text)
     ]
     return [wording for _, wording in found], np.array([row for row, _ in found])
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_eval.trust.sentences import form_of, sentences_of
+from rag_eval.trust.planted import _form_of, _sentences_of
 
 CASES = tomllib.loads((Path(__file__).parent / "sentences.toml").read_text(encoding="utf-8"))
 DOCSTRING = """Return the sum of the values.
@@ -39,7 +39,7 @@ Name: weight, dtype: int64
 
 
 def shown(text):
-    return [text[one.start : one.end] for one in sentences_of(text)]
+    return [text[one.start : one.end] for one in _sentences_of(text)]
 
 
 def test_of_a_docstring_only_its_prose_is_left():
@@ -75,7 +75,7 @@ def test_a_question_on_a_line_of_its_own_is_a_sentence(mark):
 def test_the_sentence_before_a_fence_introduces_code(gap):
     before = f"One sentence stands here. Use the code that follows:{gap}"
     text = f"{before}```\nimport os\n```\nAfter the code stands this."
-    assert [one.introduces_code for one in sentences_of(text)] == [False, True, False]
+    assert [one.introduces_code for one in _sentences_of(text)] == [False, True, False]
 
 
 FORMS = {"asks": (True, False), "orders": (False, True), "states": (False, False)}
@@ -85,5 +85,5 @@ FORMS = {"asks": (True, False), "orders": (False, True), "states": (False, False
     ("kind", "sentence"), [(kind, one) for kind in FORMS for one in CASES[kind]]
 )
 def test_questions_ask_orders_order_and_statements_do_neither(kind, sentence):
-    form = form_of(sentence)
+    form = _form_of(sentence)
     assert (form.asks, form.orders) == FORMS[kind]
