@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import csv
 import fnmatch
+import functools
 import hashlib
 import json
 import math
@@ -157,23 +158,18 @@ def element_names(items: list[Any]) -> list[str]:
     return [str(position) for position in range(len(items))]
 
 
-def table_columns(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (column, value) for every value of a data file, row by row."""
+def table_rows(path: Path) -> Iterable[Any]:
+    """Read the rows of a data file."""
     if path.suffix == ".parquet":
         import pandas as pd
 
-        rows: Iterable[Any] = json.loads(pd.read_parquet(path).to_json(orient="records"))
-    elif path.suffix == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    elif path.suffix == ".trec":
-        lines = path.read_text(encoding="utf-8").splitlines()
-        rows = [dict(enumerate(line.split())) for line in lines]
-    else:
-        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    for row in rows:
-        for column, value in flatten(row, ""):
-            yield re.sub(r"/\d+(?=/|$)", "/*", column) if path.suffix == ".jsonl" else column, value
+        return json.loads(pd.read_parquet(path).to_json(orient="records"))
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":
+        return csv.DictReader(text.splitlines(keepends=True))
+    if path.suffix == ".trec":
+        return [dict(enumerate(line.split())) for line in text.splitlines()]
+    return map(json.loads, text.splitlines())
 
 
 def canonical(value: Any) -> str:
@@ -188,11 +184,12 @@ def canonical(value: Any) -> str:
 def file_values(checkout: Checkout, path: Path, name: str) -> Values:
     """Record that a file exists; for each column of a data file: number and hash of its values."""
     values: Values = {name: "file"}
-    if path.suffix not in {".csv", ".parquet", ".jsonl", ".trec"}:
-        return values
     columns: dict[str, list[str]] = {}
-    for column, value in table_columns(path):
-        columns.setdefault(column, []).append(canonical(checkout.neutral(value)))
+    is_data = path.suffix in {".csv", ".parquet", ".jsonl", ".trec"}
+    for row in table_rows(path) if is_data else ():
+        for column, value in flatten(row, ""):
+            plain = re.sub(r"/\d+(?=/|$)", "/*", column) if path.suffix == ".jsonl" else column
+            columns.setdefault(plain, []).append(canonical(checkout.neutral(value)))
     for column, entries in columns.items():
         digest = hashlib.sha256("\n".join(entries).encode()).hexdigest()[:16]
         values[f"{name}{column}"] = f"{len(entries)} values, {digest}"
@@ -232,14 +229,10 @@ def run_values(checkout: Checkout, folder: Path, *arguments: str) -> Values:
     return values
 
 
-def gold_set_part(name: str) -> Callable[[Checkout, Path], Values]:
-    """Make the part that runs a bundled gold set from a copy outside of version control."""
-
-    def record(checkout: Checkout, folder: Path) -> Values:
-        shutil.copytree(checkout.folder / "gold_sets", folder / "gold_sets")
-        return run_values(checkout, folder, name)
-
-    return record
+def gold_set_part(checkout: Checkout, folder: Path, name: str) -> Values:
+    """Run a bundled gold set from a copy outside of version control."""
+    shutil.copytree(checkout.folder / "gold_sets", folder / "gold_sets")
+    return run_values(checkout, folder, name)
 
 
 def scifact_part(checkout: Checkout, folder: Path) -> Values:
@@ -274,11 +267,11 @@ def graph_part(checkout: Checkout, folder: Path) -> Values:
 
 
 PARTS: dict[str, Callable[[Checkout, Path], Values]] = {
-    "smoke": gold_set_part("smoke"),
+    "smoke": functools.partial(gold_set_part, name="smoke"),
     "graph": graph_part,
     "recorded": recorded_part,
     "scifact": scifact_part,
-    "pandas_api": gold_set_part("pandas_api"),
+    "pandas_api": functools.partial(gold_set_part, name="pandas_api"),
 }
 NEEDS_DATA = {"recorded", "scifact"}
 
@@ -316,12 +309,11 @@ def differences(old: Values, new: Values) -> list[str]:
     for path in sorted(old.keys() | new.keys()):
         if any(fnmatch.fnmatchcase(path, pattern) for pattern in VOLATILE):
             continue
-        if path not in old:
-            lines.append(f"added    {path}: {shown(new[path])}")
-        elif path not in new:
-            lines.append(f"removed  {path}: {shown(old[path])}")
+        values = [shown(part[path]) for part in (old, new) if path in part]
+        if path not in old or path not in new:
+            lines.append(f"{'removed ' if path in old else 'added   '} {path}: {values[0]}")
         elif not is_equal(old[path], new[path]):
-            lines.append(f"changed  {path}: {shown(old[path])} -> {shown(new[path])}")
+            lines.append(f"changed  {path}: {' -> '.join(values)}")
     return lines
 
 
@@ -330,17 +322,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
 
 
-def print_differences(old: dict[str, object], new: dict[str, Any], names: list[str]) -> int:
+def print_differences(old: dict[str, Any], new: dict[str, Any], names: list[str]) -> int:
     """Print all differences of the named parts and return the exit code."""
-    parts = [found["parts"] for found in (old, new)]
-    names = names or sorted(parts[0].keys() | parts[1].keys())
     lines = []
-    for name in names:
-        if all(name in found for found in parts):
-            lines += differences(parts[0][name], parts[1][name])
+    for name in names or sorted(old["parts"].keys() | new["parts"].keys()):
+        if name in old["parts"] and name in new["parts"]:
+            lines += differences(old["parts"][name], new["parts"][name])
         else:
             lines.append(f"missing  {name}: not in both records")
-    print("\n".join([*lines, f"{len(lines)} differences ({', '.join(names)})"]))
+    print("\n".join([*lines, f"{len(lines)} differences"]))
     return 1 if lines else 0
 
 
