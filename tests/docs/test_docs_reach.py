@@ -54,13 +54,13 @@ def label_of(model: type[BaseModel], key: str) -> str:
 def texts_of(root: type[BaseModel], key: str = "") -> set[str]:
     """List the fields that hold texts, paths or anything; an inherited field counts once."""
     labels, inherited, left = set[str](), set[tuple[type, str]](), [(root, key)]
-    visited = set[type]()
+    visited = set[tuple[type, str]]()
     while left:
         model, key = left.pop(0)
-        if model in visited:
-            continue
-        visited.add(model)
         label = label_of(model, key)
+        if (model, label) in visited:
+            continue
+        visited.add((model, label))
         if model.model_config.get("extra") == "allow":
             labels.add(f"{label}.*")
         for name, field in model.model_fields.items():
