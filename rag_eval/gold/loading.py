@@ -282,22 +282,16 @@ _NEEDS = {"llm": "endpoint", "recorded": "recorded"}
 
 def _report_unmet(questions: Questions, answers: Answers | None, problems: ProblemList) -> None:
     """Report overrides that need a missing part of the configuration (`unmet_override`)."""
-    asked = questions.places["query_id"].isin(list(questions.overrides))
-    for place in rows_of(questions.places[asked]):
-        override = questions.overrides[place.query_id]
-        changes = override.model_dump(mode="json", exclude_none=True)
-        needed = _NEEDS.get(override.answer_mode or "")
-        if answers is None:
-            field = next(iter(changes))
-            accepted = "answers: {mode: ...} in gold_set.yaml, or no such key"
-        elif needed and getattr(answers, needed) is None:
-            field = "answer_mode"
-            accepted = f"answers: {{{needed}: ...}} in gold_set.yaml, or another mode"
-        else:
+    for place in rows_of(questions.places):
+        override = questions.overrides.get(place.query_id)
+        needed = _NEEDS.get(override.answer_mode or "") if override else None
+        if override is None or (answers is not None and getattr(answers, needed or "mode")):
             continue
+        changes = override.model_dump(mode="json", exclude_none=True)
+        field = next(iter(changes)) if answers is None else "answer_mode"
         message = f"question {quoted(place.query_id)} asks for what the configuration lacks"
-        more: Place = {"field": field, "accepted": accepted}
-        more["found"] = quoted(json.dumps(changes[field]))
+        more: Place = {"field": field, "found": quoted(json.dumps(changes[field]))}
+        more["accepted"] = f"answers: {{{needed or 'mode'}: ...}} in gold_set.yaml, or no such key"
         more["severity"] = "warning" if answers is None else "error"
         report_row(problems, place, "unmet_override", message, **more)
 
@@ -341,9 +335,8 @@ def read_gold(
     queries, places = questions.queries, questions.places
     if plan.layout == "beir":
         has_judgement = queries["query_id"].isin(judgements["query_id"])
-        queries, places = (
-            frame[has_judgement].reset_index(drop=True) for frame in (queries, questions.places)
-        )
+        queries = queries[has_judgement].reset_index(drop=True)
+        places = places[has_judgement].reset_index(drop=True)
         if queries.empty and not problems.n_errors:
             accepted = "query-id<TAB>corpus-id<TAB>score for at least one question"
             message = "the split judges no question"
@@ -372,11 +365,7 @@ def read_gold(
         digest(identity),
         plan.files,
         problems.listed(),
-        {
-            key: questions.overrides[key]
-            for key in queries["query_id"]
-            if key in questions.overrides
-        },
+        {key: it for key, it in questions.overrides.items() if key in set(queries["query_id"])},
     )
 
 
@@ -406,9 +395,8 @@ def variants(gold: GoldSet) -> pd.DataFrame:
     queries, columns = gold.queries, ["query_id", "paraphrase_id", "text"]
     originals = queries.assign(paraphrase_id=pd.Series(ORIGINAL, index=queries.index, dtype="str"))
     both = pd.concat([originals[columns], gold.paraphrases[columns]], ignore_index=True)
-    both["row"] = pd.Index(queries["query_id"]).get_indexer(pd.Index(both["query_id"]))
-    both["later"] = both.index >= len(queries)
-    both = both[both["row"] >= 0]
+    row = pd.Index(queries["query_id"]).get_indexer(pd.Index(both["query_id"]))
+    both = both.assign(row=row, later=both.index >= len(queries))[row >= 0]
     both = both.sort_values(["row", "later", "paraphrase_id"], kind="stable", ignore_index=True)
     both["group_id"] = queries["group_id"].to_numpy()[both["row"]]
     both["answerable"] = queries["answerable"].to_numpy()[both["row"]]

@@ -293,11 +293,7 @@ def _load_readable(docs: Path) -> tuple[LoadedCorpus, dict[str, str]]:
     try:
         return load_corpus(folder, docs), {}
     except InputError as error:
-        broken = {
-            problem.file: problem.message
-            for problem in error.problems
-            if problem.file and problem.code != "missing_package"
-        }
+        broken = {problem.file: problem.message for problem in error.problems if problem.file}
         if len(broken) < len(error.problems):
             raise
         readable = folder.model_copy(update={"exclude": tuple(broken)})

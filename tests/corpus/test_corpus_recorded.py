@@ -1,7 +1,6 @@
 """Recorded outputs: rows, refused rows, and the documents that contexts make."""
 
 import json
-import math
 
 import pytest
 
@@ -13,7 +12,6 @@ from rag_eval.corpus.loaders.recorded import (
     Context,
     Recorded,
     context_id,
-    rankings,
     read_outputs,
     stated_payload,
 )
@@ -121,21 +119,6 @@ def test_a_second_output_of_a_question_is_refused(write):
     (problem,) = problems_of(write(row(), row(query_id="q2"), row()))
     assert (problem.code, problem.line, problem.found) == ("duplicate_id", 3, "q1")
     assert "outputs.jsonl:1" in problem.message
-
-
-def test_rankings_are_the_contexts_in_order(write):
-    contexts = [
-        {"id": "b", "text": "B"},
-        {"id": "a", "text": "A", "score": 0.5},
-        {"id": "b", "text": "B"},
-        "C",
-    ]
-    found = rankings(read_outputs(write(row(contexts=contexts), row(query_id="q2")), ProblemList()))
-    places = [("b", "B"), ("a", "A"), (context_id("C"), "C")]
-    assert [(one.id, one.text) for one in found["q1"]] == places
-    assert found["q1"][1].score == 0.5
-    assert math.isnan(found["q1"][0].score)
-    assert found["q2"] == []
 
 
 def test_each_context_is_a_document(write, tmp_path):

@@ -33,7 +33,6 @@ from rag_eval.corpus.loaders.formats import (
     Content,
     UnreadableError,
     first_text,
-    missing_reader,
     read_format,
 )
 from rag_eval.corpus.loading import (
@@ -267,9 +266,6 @@ class Folder(PathLoader):
 def _read_content(name: str, source: bytes, problems: ProblemList) -> Content | None:
     """Read a file by its ending; None after a problem."""
     ending = PurePosixPath(name).suffix.lower()
-    if missing := missing_reader(ending):
-        problems.add("missing_package", missing, name, accepted="the package, or `exclude`")
-        return None
     try:
         return read_format(ending, source, lambda data: decode_file(data, Path(name), problems))
     except UnreadableError as error:

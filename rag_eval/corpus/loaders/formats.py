@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from rag_eval.core.errors import InputError
 from rag_eval.core.parts import explain_missing
 from rag_eval.corpus.chunking import front_matter, headings, rst_headings
 
@@ -242,18 +243,16 @@ ENDINGS = (*_TEXTS, ".pdf")
 """Endings of the files that `read_format` reads."""
 
 
-def missing_reader(ending: str) -> str:
-    """Say how to install the reader of an ending; empty if nothing is missing."""
-    return explain_missing(f"Reading {ending}", "documents") if ending in _EXTRA else ""
-
-
 def read_format(
     ending: str, source: bytes, decode: Callable[[bytes], str | None]
 ) -> Content | None:
     """Read a file by its ending, one of `ENDINGS`; None where `decode` has reported a fault.
 
-    Raises UnreadableError for a file that is not in its format, or beyond a bound.
+    Raises UnreadableError for a file that is not in its format, or beyond a bound, and InputError
+    `missing_package` without the package that reads the ending.
     """
+    if ending in _EXTRA and (missing := explain_missing(f"Reading {ending}", "documents")):
+        raise InputError.of("missing_package", missing, accepted="the package, or `exclude`")
     if ending == ".pdf":
         return read_pdf(source)
     text = decode(source)

@@ -7,13 +7,12 @@ layout. Traces of other tools become such rows (`foreign`).
 
 import dataclasses
 import difflib
-import math
 import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -266,14 +265,6 @@ ACCEPTED_LINE = (
 )
 
 
-class Ranked(NamedTuple):
-    """One place of a recorded ranking; a missing score is NaN."""
-
-    id: str
-    score: float
-    text: str
-
-
 def _read_file(
     paths: Sequence[Path], kind: Kind, problems: ProblemList, left_out: LeftOut
 ) -> Iterator[Placed]:
@@ -323,22 +314,6 @@ def read_outputs(path: Path, warnings: ProblemList, *more: Path) -> list[Recorde
     problems.raise_errors()
     warnings.extend(problems.listed())
     return outputs
-
-
-def rankings(outputs: Sequence[RecordedOutput]) -> dict[str, list[Ranked]]:
-    """Take the ranking of each question, by query_id, in the order of the system.
-
-    Scores are only shown. A repeated passage keeps the first place.
-    """
-    by_query: dict[str, list[Ranked]] = {}
-    for output in outputs:
-        ranking: dict[tuple[str, str], Ranked] = {}
-        for item in output.contexts:
-            score = math.nan if item.score is None else item.score
-            ranked = Ranked(item.document, score, item.text)
-            ranking.setdefault((ranked.id, ranked.text), ranked)
-        by_query[output.query_id] = list(ranking.values())
-    return by_query
 
 
 # ---- The loader

@@ -6,7 +6,6 @@ items that it retrieves are placed in the corpus as units.
 
 import dataclasses
 import importlib
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from rag_eval.core.rows import read_lines
 from rag_eval.core.settings import ExternalLimits, Settings
 from rag_eval.core.strategy import Identity, IdentityInputs
 from rag_eval.core.types import Level, RetrievalOptions
-from rag_eval.corpus.loaders.recorded import rankings, read_outputs
+from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.corpus.masking import mask
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.gold.resolving import Catalogue
@@ -302,18 +301,22 @@ def _read_recorded(path: Path, warnings: ProblemList) -> dict[Key, Retrieved | Q
     """
     outputs = read_outputs(path, warnings)
     lists: dict[Key, Retrieved | QueryError] = {}
-    for query_id, rows in rankings(outputs).items():
+    for output in outputs:
+        key = (output.query_id, ORIGINAL)
+        if output.error and not output.contexts:
+            lists[key] = QueryError("recorded_error", output.error)
+            continue
+        scores: dict[tuple[str, str], float | None] = {}  # a repeated passage keeps its first place
+        for item in output.contexts:
+            scores.setdefault((item.document, item.text), item.score)
         chunks = [
-            {"doc_id": name, "text": text, "score": 1 / place if math.isnan(score) else score}
-            for place, (name, score, text) in enumerate(rows, start=1)
+            {"doc_id": name, "text": text, "score": 1 / place if score is None else score}
+            for place, ((name, text), score) in enumerate(scores.items(), start=1)
         ]
         try:
-            lists[query_id, ORIGINAL] = parse_reply({"chunks": chunks}, len(chunks))
+            lists[key] = parse_reply({"chunks": chunks}, len(chunks))
         except QueryError as error:
-            lists[query_id, ORIGINAL] = error.with_traceback(None)
-    for output in outputs:
-        if output.error and not output.contexts:
-            lists[output.query_id, ORIGINAL] = QueryError("recorded_error", output.error)
+            lists[key] = error.with_traceback(None)
     return lists
 
 
