@@ -20,9 +20,9 @@ from rag_eval.core.parts import AnyClass, Part, load_classes
 LOADERS: Final[Mapping[str, str]] = {
     "package_docs": "rag_eval.corpus.loaders.package_docs:PackageDocs",
     "folder": "rag_eval.corpus.loaders.folder:Folder",
-    "beir": "rag_eval.corpus.loaders.tables:Beir",
-    "hf_datasets": "rag_eval.corpus.loaders.tables:HuggingFace",
-    "parquet": "rag_eval.corpus.loaders.tables:Parquet",
+    "beir": "rag_eval.corpus.loaders.beir:Beir",
+    "hf_datasets": "rag_eval.corpus.loaders.hf_datasets:HuggingFace",
+    "parquet": "rag_eval.corpus.loaders.parquet:Parquet",
     "recorded": "rag_eval.corpus.loaders.recorded:Recorded",
 }
 """Loaders of this package: name -> class, loaded when a configuration is read."""

@@ -1,5 +1,6 @@
 """Shared parts of loaders, and corpora as they load them: masked, with sections and revisions."""
 
+import contextlib
 import dataclasses
 import datetime as dt
 import hashlib
@@ -8,7 +9,7 @@ import re
 import unicodedata
 import urllib.parse
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,11 +19,12 @@ from pydantic import BaseModel, Field, model_validator
 from rag_eval.core.config import SOURCES
 from rag_eval.core.errors import InputError, Place, ProblemList, quoted
 from rag_eval.core.frames import DOCUMENTS, SECTIONS, make_frame
-from rag_eval.core.loader import Loader, RawDocument
+from rag_eval.core.loader import Loader, PathLoader, RawCorpus, RawDocument
+from rag_eval.core.rows import SeenIds, check_row
 from rag_eval.core.types import Id, PlainText, Title
 from rag_eval.corpus.chunking import Section, document_sections
 from rag_eval.corpus.masking import NAMES, mask, mask_decoded
-from rag_eval.storage.hashing import digest, lines_hash, text_hash
+from rag_eval.storage.hashing import canonical_json, digest, lines_hash, text_hash
 
 # ---- Rows and paths
 
@@ -150,6 +152,82 @@ def latest_day(values: Iterable[object]) -> str:
     return max(map(day_of, values), default="")
 
 
+# ---- Tables with columns. Manifests use the canonical JSON of a document's id, title and text as
+# the bytes of the document.
+
+TableRow = tuple[str, int, Sequence[object]]
+"""File, line or row from 1, and values of `COLUMNS`."""
+COLUMNS = ("id", "text", "title", "url", "author", "date")
+
+
+class TableLoader(PathLoader):
+    """Configuration of a corpus with one document in each row of a table."""
+
+    id_column: str = "id"
+    """Id of a document."""
+    text_column: str = "text"
+    """Text of a document. Columns of the names title, url, author and date are read too."""
+
+    def column_names(self, present: Sequence[str]) -> dict[str, str | None]:
+        """Return the names in the table by the names of `COLUMNS`; None stands for no column.
+
+        Raises InputError `unknown_column` if the table has no column for ids or texts.
+        """
+        names: dict[str, str | None] = {name: name if name in present else None for name in COLUMNS}
+        for column, name in (("id", self.id_column), ("text", self.text_column)):
+            if name not in present:
+                field, accepted = f"corpus.{column}_column", ", ".join(present)
+                message = "there is no such column"
+                raise InputError.of(
+                    "unknown_column", message, field=field, found=name, accepted=accepted
+                )
+            names[column] = name
+        return names
+
+    def make_documents(
+        self, rows: Iterable[TableRow], problems: ProblemList
+    ) -> Iterator[RawDocument]:
+        """Make a document of each row, and collect problems."""
+        ids = SeenIds(problems)
+        for file, line, (doc_id, text, title, url, author, date) in rows:
+            values = {"id": doc_id, "title": title, "text": text}
+            row = check_row(values, DocumentRow, problems, file, line)
+            if row is not None and ids.add(row.id, file, line, "id"):
+                yield RawDocument(
+                    row.id,
+                    row.title,
+                    row.text,
+                    url if isinstance(url, str) and url else f"{self.path}#{row.id}",
+                    "text",
+                    canonical_json(row.model_dump()).encode("utf-8", "surrogatepass"),
+                    place=f"{file}:{line}",
+                    author=find_author({"author": author}),
+                    date=day_of(date),
+                )
+
+    def read_rows(self, rows: Iterable[TableRow], problems: ProblemList) -> RawCorpus:
+        """Read the documents. Raises InputError with all problems, and for an empty corpus."""
+        documents = list(self.make_documents(rows, problems))
+        problems.raise_errors()
+        if not documents:
+            raise empty_corpus("there is no document", self.path, "at least one row")
+        return RawCorpus(documents)
+
+
+@contextlib.contextmanager
+def naming_errors(path: str, accepted: str) -> Iterator[None]:
+    """Name the corpus in errors of files, stores and packages, which share no base class."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        message = f"it cannot be loaded: {type(error).__name__}: {str(error)[:500]}"
+        raise InputError.of(
+            "not_loadable", message, field="corpus.path", found=path, accepted=accepted
+        ) from error
+
+
 # ---- Addresses of documents
 
 MAX_DOMAIN_CHARS = 253
@@ -167,7 +245,7 @@ A browser ends it at a backslash. IDNA 2003 (Python) and IDNA 2008 (browsers) en
 differently (RFC 5894)."""
 
 
-def domain_of(source_url: str) -> str:
+def _domain_of(source_url: str) -> str:
     """Return the domain of an address; empty for an address without a domain.
 
     For http, https and ftp, the domain is the host in lower case, without user, port and final dot.
@@ -191,7 +269,7 @@ def domain_of(source_url: str) -> str:
     return host if _HOST.fullmatch(host) and len(host) <= MAX_DOMAIN_CHARS else ""
 
 
-def without_user(source_url: str) -> str:
+def _without_user(source_url: str) -> str:
     """Drop `user:password@` from an address, because it is no part of a document's place."""
     match = _USER_INFO.match(source_url)
     if match is None or "@" not in match["authority"]:
@@ -279,9 +357,9 @@ def mask_documents(documents: Iterable[RawDocument], spec: Loader) -> MaskedDocu
         storable = (document.title, document.text, document.source_url, document.author)
         # lone surrogates, which UTF-8 cannot hold, become one U+FFFD each, so offsets stay
         title, text, url, author = (_SURROGATE.sub("\ufffd", value) for value in storable)
-        url = without_user(url)
+        url = _without_user(url)
         # Join lines before masking, because removing characters later could complete an address.
-        shown, domain = _one_line(author), domain_of(url)
+        shown, domain = _one_line(author), _domain_of(url)
         hashed = author_hash(author) if shown else ""
         if spec.mask_pii:
             shown = mask(shown).text

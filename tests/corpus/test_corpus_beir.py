@@ -6,7 +6,7 @@ import pytest
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
-from rag_eval.corpus.loaders.tables import Beir
+from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loading import identify, load_corpus
 from rag_eval.storage.hashing import text_hash
 

@@ -8,7 +8,7 @@ import pytest
 
 from rag_eval.core.errors import InputError, ProblemList
 from rag_eval.corpus.loaders import recorded
-from rag_eval.corpus.loaders.recorded import context_id
+from rag_eval.corpus.loaders.recorded import _context_id
 from rag_eval.uncertainty.outcome_files import read_claims
 
 EXAMPLES = Path(__file__).parent / "foreign"
@@ -33,7 +33,7 @@ def read_outputs(path):
 def test_an_example_becomes_a_recorded_output(name, has):
     output = read_outputs(EXAMPLES / name)[0]
     assert (output.question, output.answer) == ("When is the ferry?", "At noon.")
-    ids = ("timetable", "bicycles") if "ids" in has else tuple(map(context_id, TEXTS))
+    ids = ("timetable", "bicycles") if "ids" in has else tuple(map(_context_id, TEXTS))
     assert tuple(item.document for item in output.contexts) == ids
     assert tuple(item.text for item in output.contexts) == (TEXTS if "texts" in has else ("", ""))
     scores = (0.9, 0.4) if "scores" in has else (None, None)
@@ -298,7 +298,7 @@ def test_a_reranked_passage_of_openinference_keeps_its_text(tmp_path):
 SOURCES = ("/srv/a.pdf", "../a.md", "C:\\docs\\a.pdf", "file:///a", "https://x.org/a?b=c#d")
 PASSAGES = [
     *(({"page_content": "x", "metadata": {"source": name}}, name, None) for name in SOURCES),
-    ({"page_content": "x", "metadata": {"source": ""}}, context_id("x"), None),
+    ({"page_content": "x", "metadata": {"source": ""}}, _context_id("x"), None),
     ({"node": {"id_": "n", "text": "x"}, "score": 1}, "n", 1),
 ]
 

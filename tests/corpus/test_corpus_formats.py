@@ -12,7 +12,7 @@ from rag_eval.core import parts
 from rag_eval.core.errors import InputError
 from rag_eval.corpus.loaders import formats
 from rag_eval.corpus.loaders.folder import Folder
-from rag_eval.corpus.loaders.formats import UnreadableError, read_html, read_notebook, read_pdf
+from rag_eval.corpus.loaders.formats import UnreadableError, _read_notebook, _read_pdf, read_html
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.trust.guard import screen
 
@@ -133,9 +133,9 @@ BROKEN = {
     "deep": (read_html, "<div>" * 1_000_000),
     "many attributes": (read_html, f"<p {' '.join(f'a{i}' for i in range(100_000))}>"),
     "attributes behind quotes": (read_html, f'<p ="a {" ".join(f"a{i}" for i in range(9_000))}">'),
-    "no json": (read_notebook, "{"),
-    "old notebook": (read_notebook, '{"worksheets": []}'),
-    "no PDF": (read_pdf, b"%PDF-1.7\n"),
+    "no json": (_read_notebook, "{"),
+    "old notebook": (_read_notebook, '{"worksheets": []}'),
+    "no PDF": (_read_pdf, b"%PDF-1.7\n"),
 }
 
 
@@ -152,12 +152,12 @@ BOUNDS = {"MAX_PAGES": 1, "MAX_STREAM": 20, "MAX_CHARS": 1, "MAX_SECONDS": 0}
 def test_pdfs_are_bounded(monkeypatch, bound, value):
     monkeypatch.setattr(formats, bound, value)
     with pytest.raises(UnreadableError, match=f"more than {value} "):
-        read_pdf(make_pdf("one", "two"))
+        _read_pdf(make_pdf("one", "two"))
 
 
 def test_a_pdf_writes_nothing_to_the_terminal(caplog):
     source = make_pdf("one").replace(b"/BaseFont /Helvetica", b"/BaseFont /A /Encoding /#1b#5b31mX")
-    assert read_pdf(source).text.strip() == "one"
+    assert _read_pdf(source).text.strip() == "one"
     assert not caplog.records
 
 
@@ -165,7 +165,7 @@ def test_long_runs_of_blanks_are_read_in_linear_time():
     source = f"a{' ' * 1_000_000}b"
     started = time.process_time()
     read_html(f"<pre>{source}</pre>")
-    read_notebook(json.dumps({"cells": [{"cell_type": "markdown", "source": source}]}))
+    _read_notebook(json.dumps({"cells": [{"cell_type": "markdown", "source": source}]}))
     assert time.process_time() - started < 10
 
 

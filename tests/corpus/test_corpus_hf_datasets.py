@@ -9,7 +9,7 @@ import pytest
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.corpus.loaders.tables import HuggingFace
+from rag_eval.corpus.loaders.hf_datasets import HuggingFace
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import permitted
 

@@ -11,9 +11,9 @@ from rag_eval.corpus.loaders.recorded import (
     Citation,
     Context,
     Recorded,
-    context_id,
+    _context_id,
+    _stated_payload,
     read_outputs,
-    stated_payload,
 )
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.storage.hashing import text_hash
@@ -127,10 +127,10 @@ def test_each_context_is_a_document(write, tmp_path):
     write(row(contexts=["A text.\n ", named]), row(query_id="q2", contexts=["A text.\n "]))
     loaded = load_corpus(SPEC, tmp_path)
     documents = loaded.documents.set_index("doc_id")
-    assert sorted(documents.index) == sorted(["a.md", context_id("A text.\n ")])
+    assert sorted(documents.index) == sorted(["a.md", _context_id("A text.\n ")])
     assert documents.loc["a.md", "text"] == text
     assert documents.loc["a.md", "source_url"] == "https://a.example"
-    assert documents["title"].to_dict() == {"a.md": "T", context_id("A text.\n "): ""}
+    assert documents["title"].to_dict() == {"a.md": "T", _context_id("A text.\n "): ""}
     assert documents.loc["a.md", "rev"] == text_hash(text)
     chunks = chunk_documents(loaded.documents, loaded.sections, SPEC.chunker)
     assert sorted(chunks["text"]) == ["A text.\n ", text]
@@ -167,9 +167,9 @@ def test_values_keep_their_type_so_that_a_wrong_one_stays_wrong():
         "cited_before_answer": "yes",
         "page": None,
     }
-    assert stated_payload(plain) == plain
+    assert _stated_payload(plain) == plain
     wrong = {"tokens": float("nan"), "k_pos": 10**400, "rev": "x" * 10**6}
-    odd = stated_payload(wrong | {"window": {"a": {"b": {"c": 1}}}, "section_id": [1, {2}]})
+    odd = _stated_payload(wrong | {"window": {"a": {"b": {"c": 1}}}, "section_id": [1, {2}]})
     assert (odd["tokens"], odd["k_pos"]) == ("a number out of range",) * 2
     assert len(odd["rev"]) == MAX_SHORT_CHARS
     assert odd["window"] == {"a": {"b": "..."}}

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.core.config import SOURCES
+from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loaders.folder import Folder
-from rag_eval.corpus.loaders.tables import Beir
 from rag_eval.corpus.loading import (
+    _domain_of,
+    _without_user,
     author_hash,
     day_of,
-    domain_of,
     latest_day,
     load_corpus,
-    without_user,
 )
 
 FOLDER = Folder(loader="folder", path="corpus")
@@ -174,7 +174,7 @@ DOMAINS = (Path(__file__).parent / "domains.jsonl").read_text("utf-8").splitline
 
 @pytest.mark.parametrize(("address", "domain"), [*map(json.loads, DOMAINS)])
 def test_domains(address, domain):
-    assert domain_of(address) == domain
+    assert _domain_of(address) == domain
 
 
 @given(
@@ -183,5 +183,5 @@ def test_domains(address, domain):
 )
 def test_user_and_password_leave_the_address_and_the_domain_stays(user, scheme):
     address = f"{scheme}://{user}@example.org:80/a@b?c@d"
-    assert without_user(address) == f"{scheme}://example.org:80/a@b?c@d"
-    assert domain_of(without_user(address)) == ("" if scheme.startswith("p") else "example.org")
+    assert _without_user(address) == f"{scheme}://example.org:80/a@b?c@d"
+    assert _domain_of(_without_user(address)) == ("" if scheme.startswith("p") else "example.org")

@@ -10,8 +10,10 @@ import pytest
 import rag_eval
 from rag_eval.core import rows
 from rag_eval.core.errors import InputError, ProblemList
+from rag_eval.corpus.loaders.beir import Beir
+from rag_eval.corpus.loaders.hf_datasets import HuggingFace
+from rag_eval.corpus.loaders.parquet import Parquet
 from rag_eval.corpus.loaders.recorded import read_outputs
-from rag_eval.corpus.loaders.tables import Beir, HuggingFace, Parquet
 from rag_eval.gold.files import read_qrels, read_queries
 from rag_eval.gold.loading import load_gold
 

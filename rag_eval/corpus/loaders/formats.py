@@ -138,7 +138,7 @@ def read_html(text: str) -> Content:
 # ---- Other texts
 
 
-def read_notebook(text: str) -> Content:
+def _read_notebook(text: str) -> Content:
     """Read the cells of a notebook: Markdown as it is, code in fences, without output."""
     try:
         book = json.loads(text)
@@ -218,7 +218,7 @@ def _read_pages(source: bytes) -> Content:
     return Content("\f".join(pages), "pages", title if isinstance(title, str) else "")
 
 
-def read_pdf(source: bytes) -> Content:
+def _read_pdf(source: bytes) -> Content:
     """Read the text of a PDF, a form feed between pages."""
     try:
         return _read_pages(source)
@@ -236,7 +236,7 @@ _TEXTS: Mapping[str, Callable[[str], Content]] = {
     ".rst": _read_rst,
     ".html": read_html,
     ".htm": read_html,
-    ".ipynb": read_notebook,
+    ".ipynb": _read_notebook,
 }
 _EXTRA = frozenset({".html", ".htm", ".pdf"})
 ENDINGS = (*_TEXTS, ".pdf")
@@ -254,6 +254,6 @@ def read_format(
     if ending in _EXTRA and (missing := explain_missing(f"Reading {ending}", "documents")):
         raise InputError.of("missing_package", missing, accepted="the package, or `exclude`")
     if ending == ".pdf":
-        return read_pdf(source)
+        return _read_pdf(source)
     text = decode(source)
     return None if text is None else _TEXTS[ending](text)

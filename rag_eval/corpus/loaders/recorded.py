@@ -53,7 +53,7 @@ MAX_NUMBER = 2**53
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def stated_payload(values: Mapping[str, object]) -> dict[str, JsonValue]:
+def _stated_payload(values: Mapping[str, object]) -> dict[str, JsonValue]:
     """Take the values of a payload under the known keys.
 
     NUL and lone surrogates become U+FFFD. Long texts and lists are cut. Numbers beyond `MAX_NUMBER`
@@ -126,7 +126,7 @@ def _read_citation(value: object) -> Citation:
     if isinstance(value, dict):
         if value.get("segment") is not None:
             _check_segment(value["segment"], "segment")
-        return Citation(payload=stated_payload(value))
+        return Citation(payload=_stated_payload(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return Citation(number=max(min(value, MAX_CONTEXTS + 1), 0))
     if isinstance(value, str) and 0 < len(value.strip()) <= MAX_SHORT_ROW_CHARS:
@@ -135,7 +135,7 @@ def _read_citation(value: object) -> Citation:
     raise refuse("wrong_type", "this is no citation", accepted)
 
 
-def context_id(text: str) -> str:
+def _context_id(text: str) -> str:
     """Name a passage by a hash of the text, so that equal texts are one document."""
     return f"context-{digest(text, _CONTEXT_HASH_DIGITS)}"
 
@@ -167,7 +167,7 @@ class Context(BaseModel):
     @property
     def document(self) -> str:
         """`doc_id`, else `id`, else a name made of the text's hash."""
-        return self.doc_id or self.id or context_id(self.text)
+        return self.doc_id or self.id or _context_id(self.text)
 
     @property
     def snippet(self) -> str:
