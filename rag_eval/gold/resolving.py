@@ -54,15 +54,6 @@ class Catalogue:
         uses = collections.Counter(keys)
         return {key: row for row, key in enumerate(keys) if uses[key] == 1}
 
-    @functools.cached_property
-    def _sections_of(self) -> Mapping[int, list[tuple[int, int, int]]]:
-        """Start, end below zero and row of each section, by document row."""
-        by_document = collections.defaultdict(list)
-        columns = (self.section_document, self.sections["start"], -self.sections["end"])
-        for row, (owner, *bounds) in enumerate(zip(*(it.tolist() for it in columns), strict=True)):
-            by_document[owner].append((*bounds, row))
-        return by_document
-
     def _find_place(self, target: str) -> tuple[int, int]:
         """Find document and section row of a target; -1 for none."""
         if (document := self.document_row.get(target, -1)) >= 0:
@@ -76,9 +67,11 @@ class Catalogue:
 
     def find_innermost(self, document: int, start: int) -> int:
         """Return the row of the innermost section around a place; -1 for none."""
-        sections = self._sections_of.get(document, ())
-        around = (section for section in sections if section[0] <= start < -section[1])
-        return max(around, default=(0, 0, -1))[2]
+        low, high = self.sections["start"].to_numpy(), self.sections["end"].to_numpy()
+        around = (self.section_document == document) & (low <= start) & (start < high)
+        return max(
+            np.flatnonzero(around).tolist(), key=lambda row: (low[row], -high[row]), default=-1
+        )
 
     def find(self, targets: Iterable[str]) -> pd.DataFrame:
         """Look up every target: a document by any of its names, else a section.

@@ -119,7 +119,6 @@ def test_names_share_a_document_when_their_docstring_is_equal(shelf):
         "shelf.Base.size": ["shelf.Base.size", "shelf.Child.size"],
         "shelf.Child.own": ["shelf.Child.own"],
         "shelf.function": ["shelf.function", "shelf.alias"],
-        "shelf.public.p": ["shelf.public.p"],
     }
     documents = corpus.documents.set_index("doc_id")
     assert documents["text"]["shelf.Base"] == "Base docs.\n\nFirst\n    indented"

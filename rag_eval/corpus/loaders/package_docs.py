@@ -142,16 +142,6 @@ def _walk_module(module: types.ModuleType, package: str) -> Iterator[Documented]
             yield from _read_docstring(qualified, value)
 
 
-def _walk_modules(root: types.ModuleType) -> Iterator[types.ModuleType]:
-    """Yield the package, and below it every public module that declares `__all__`."""
-    yield root
-    for name, value in _public(root):
-        below = f"{root.__name__}.{name}"
-        is_below = isinstance(value, types.ModuleType) and value.__name__ == below
-        if is_below and hasattr(value, "__all__"):
-            yield from _walk_modules(sys.modules[below])
-
-
 def _choose_name(names: dict[str, str]) -> str:
     """Choose the least nested of the names that end with the object's qualified name."""
     qualified = [name for name, own in names.items() if own and f".{name}".endswith(f".{own}")]
@@ -166,8 +156,7 @@ class PackageDocs(Loader):
     """Import name of an installed package."""
     modules: tuple[str, ...] = Field(
         default=(),
-        description="dotted modules whose public names are walked; default: the package and every "
-        "public submodule with __all__",
+        description="dotted modules whose public names are walked; default: the package",
     )
     exclude: tuple[str, ...] = Field(
         default=(), description="shell patterns of qualified names to leave out"
@@ -193,10 +182,9 @@ class PackageDocs(Loader):
     def _walk(self, distribution: metadata.Distribution) -> Iterator[Documented]:
         """Yield the docstrings of public names without the sections and names left out."""
         files = {Path(file.locate()).resolve() for file in distribution.files or ()}
-        roots = [_import(name, files) for name in sorted({*self.modules} or {self.package})]
         excluded = re.compile("|".join(map(fnmatch.translate, self.exclude)) or r"(?!)")
-        for module in roots if self.modules else _walk_modules(*roots):
-            for name, docstring, own in _walk_module(module, self.package):
+        for module in sorted({*self.modules} or {self.package}):
+            for name, docstring, own in _walk_module(_import(module, files), self.package):
                 text = docstring
                 if self.exclude_sections:
                     parts = numpydoc_sections("", "", text)
