@@ -232,17 +232,6 @@ def test_a_batch_that_raises_is_asked_one_by_one():
 
 
 @pytest.mark.parametrize(
-    "batch",
-    [lambda _: None, lambda _: [result(chunk())] * 2],
-    ids=["nothing", "short"],
-)
-def test_a_batch_of_another_length_is_asked_one_by_one(batch):
-    port = Port(batch=batch)
-    assert codes(ask_port(port)) == ["ok"] * 3
-    assert port.alone == 3
-
-
-@pytest.mark.parametrize(
     "answer",
     [
         None,

@@ -1,13 +1,17 @@
 """The version of the code covers sources, data files, and every library that computes."""
 
 import ast
+import hashlib
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rag_eval
 from rag_eval.storage import hashing
+from rag_eval.storage.hashing import digest, lines_hash
 
 NOT_COMPUTING = set(
     """cryptography dagster dagster_docker dagster_graphql filelock fsspec h11 httpx jinja2
@@ -67,3 +71,15 @@ def test_each_source_of_a_plugin_counts(tmp_path, monkeypatch):
     (tmp_path / "a_plugin" / "part.py").write_text("x = 2\n")
     assert hashing.plugin_version("a_plugin.part") != before
     assert hashing.plugin_version("no_plugin_of_this_name") == []
+
+
+def test_a_digest_is_the_same_in_every_version():
+    text = '{"a":[1.5,"ü",null],"b":1}'
+    assert digest({"b": 1, "a": [1.5, "ü", None]}) == hashlib.sha256(text.encode()).hexdigest()[:32]
+    assert digest("\ud800") != digest("\ud801")
+
+
+@given(st.lists(st.text(max_size=3), max_size=5), st.lists(st.text(max_size=3), max_size=5))
+def test_a_sequence_is_hashed_with_its_borders(one, other):
+    assert (lines_hash(one) == lines_hash(other)) == (one == other)
+    assert lines_hash(iter(one)) == lines_hash(one)

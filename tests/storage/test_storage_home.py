@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from rag_eval.core.errors import InputError
-from rag_eval.storage.home import PARTIAL, Home
+from rag_eval.storage.home import PARTIAL, Home, atomic_path, write_bytes, write_text
 
 
 def test_a_file_is_written_read_listed_and_deleted(home_url, tmp_path):
@@ -73,3 +73,41 @@ def test_a_key_in_the_address_and_an_unknown_store_are_refused():
         Home("s3://user:secret@bucket/home")
     with pytest.raises(InputError, match="cannot be opened"):
         Home("nowhere://bucket/home").read("x")
+
+
+# ---- Atomic files.
+
+
+def test_a_file_is_written_whole_with_its_folders(tmp_path):
+    path = tmp_path / "a" / "b.txt"
+    write_text(path, "naïve\nline\n")
+    assert path.read_bytes() == "naïve\nline\n".encode()
+    write_bytes(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [entry.name for entry in path.parent.iterdir()] == ["b.txt"]
+
+
+def test_a_file_is_flushed_before_it_gets_its_name(tmp_path, flushed):
+    path = tmp_path / "a.txt"
+    write_text(path, "new")
+    assert flushed.before(path) == {path.stat().st_ino}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_writer_that_fails_leaves_the_old_file(tmp_path, error):
+    path = tmp_path / "a.json"
+    write_text(path, "old")
+
+    def write_half():
+        with atomic_path(path) as partial:
+            partial.write_text("half")
+            assert partial.suffix == ".json"
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
