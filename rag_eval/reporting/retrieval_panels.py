@@ -175,8 +175,6 @@ def _draw_recall(page: Page, level: str, ks: Sequence[int]) -> Markup:
 
 STATES: Final = ("convergent", "recursive", "divergent", "chaotic", "undefined")
 ZONES: Final = ("stable", "transitional", "risk", "undefined")
-MAX_PAIRS: Final = 20
-"""Largest number of wording pairs that the table of flips shows for a strategy."""
 
 
 def stability(page: Page) -> Panel:
@@ -217,12 +215,6 @@ def stability(page: Page) -> Panel:
             f"strategy | {states} | questions = entry.n_queries",
             rows,
         ),
-        "flips": Table.of(
-            "flips",
-            "Flips between wordings at ten results",
-            "strategy | wording | other wording = other | flips | questions",
-            [flip for row in rows for flip in _flips(row["strategy"], row["entry"])],
-        ),
         "distance": Table.of(
             "delta-s",
             "Semantic distance of what was retrieved",
@@ -235,24 +227,6 @@ def stability(page: Page) -> Panel:
     }
     context = {"embedding": page.report["stability"]["embedding"]}
     return Panel("Stability", "stability.html", context, tables)
-
-
-def _flips(name: str, entry: Cursor) -> list[dict[str, Any]]:
-    """List the wording pairs with the largest share of flips."""
-    matrix = entry["flip_matrix"]
-    size = len(matrix["wordings"])
-    pairs: list[dict[str, Any]] = [
-        {
-            "strategy": name,
-            "wording": matrix["wordings"][first],
-            "other": matrix["wordings"][second],
-            "flips": matrix["share"][first][second],
-            "questions": matrix["n"][first][second],
-        }
-        for first in range(size)
-        for second in range(first + 1, size)
-    ]
-    return sorted(pairs, key=lambda pair: -(pair["flips"].value or 0.0))[:MAX_PAIRS]
 
 
 def slices(page: Page) -> Panel:
