@@ -270,6 +270,9 @@ def _notes(report: Report) -> Parts:
         f"miss rates of {quoted(report.strategy)}: {rates.status}, by "
         f"{quoted(rates.calibrator[:24])} {quoted(rates.reason or '', 200)}".rstrip()
     )
+    for name, calibration in report.calibration.strategies.items():
+        if change := _describe_promotion(calibration):
+            yield f"{change} for {quoted(name)}"
 
 
 def show_report(console: "Console", report: Report, *, short: bool = False) -> None:
@@ -397,11 +400,8 @@ def _describe_calibration(entry: StrategyCalibration, traffic: Any, powered: Any
     """
     if entry.refused:
         yield f"not calibrated: {quoted(entry.refused, 600)}"
-    if (change := entry.promotion) is not None:
-        old, new = (
-            status.replace("absent", "none") for status in (change.old_status, change.new_status)
-        )
-        yield f"status: {old} -> {new}"
+    if change := _describe_promotion(entry):
+        yield change
     if entry.n_without_signals:
         yield f"{entry.n_without_signals} outcomes left out: the signals are not known"
     if traffic.counted:
@@ -421,3 +421,13 @@ def _describe_calibration(entry: StrategyCalibration, traffic: Any, powered: Any
         yield f"no estimate of the traffic: {powered}"
     if entry.calibrator:
         yield f"calibrator {entry.calibrator[:16]}, fingerprint {entry.fingerprint}"
+
+
+def _describe_promotion(entry: StrategyCalibration) -> str:
+    """Describe the change of the status in this run; empty without a change."""
+    if (change := entry.promotion) is None:
+        return ""
+    old, new = (
+        status.replace("absent", "none") for status in (change.old_status, change.new_status)
+    )
+    return f"status: {old} -> {new}"
