@@ -412,7 +412,7 @@ def weigh_answers(
         shared = gold.named.of(over.index.tolist())
         share = functools.partial(_share_right, gold=shared, name=gold.hash[:16])
         # With the answers of its own group, the outcome of an answer would decide its confidence.
-        right, right_of_group = share(by_answer), leave_groups_out(by_answer, share)
+        right, right_of_group = share(by_answer), _leave_groups_out(by_answer, share)
     rows = {row["query_id"]: row for row in claims.to_dict("records")}
     by_query: dict[str, AnswerValues] = {}
     for answer in answers:
@@ -450,7 +450,7 @@ def _share_right(rows: pd.DataFrame, gold: SharedGold, name: str) -> Measured:
     )
 
 
-def leave_groups_out(rows: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
+def _leave_groups_out(rows: pd.DataFrame, share: Callable[[pd.DataFrame], T]) -> dict[int, T]:
     """Compute a value for each group of `rows` (right, group) from the rows of other groups.
 
     Groups of a single row share the computation with those of an equal one.

@@ -274,7 +274,7 @@ class PoweredEstimate:
     extra_labels: float = 0.0
 
 
-def prediction_powered(
+def _prediction_powered(
     missed: FloatArray, predicted: FloatArray, group: IntArray
 ) -> PoweredEstimate:
     """Estimate the miss rate of all queries (PPI++, Angelopoulos et al. 2023, by groups).
@@ -364,4 +364,4 @@ def estimate_traffic(
     if np.isnan(missed).all():
         return f"no drawn claim that counts was judged by a person for {target}@{k}"
     group = pd.factorize(traffic["group_id"], sort=True)[0].astype(np.int64)
-    return prediction_powered(missed, traffic["predicted"].to_numpy(), group)
+    return _prediction_powered(missed, traffic["predicted"].to_numpy(), group)

@@ -20,7 +20,7 @@ from rag_eval.answers.scoring import _find_gaps
 from rag_eval.core.config import Answers
 from rag_eval.core.types import OUTCOMES, Answer
 from rag_eval.measures.support import citation_support
-from rag_eval.uncertainty.claims import leave_groups_out
+from rag_eval.uncertainty.claims import _leave_groups_out
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ SEEN = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_siz
 def test_right_answers_of_a_group_are_measured_on_all_others(rows):
     right = np.array([right for _, right in rows], dtype=np.float64)
     seen = pd.DataFrame({"right": right, "group": [group for group, _ in rows]})
-    found = leave_groups_out(seen, lambda others: others["right"].mean())
+    found = _leave_groups_out(seen, lambda others: others["right"].mean())
     assert found.keys() == {group for group, _ in rows}
     for group, share in found.items():
         assert share == pytest.approx(seen.loc[seen["group"] != group, "right"].mean())

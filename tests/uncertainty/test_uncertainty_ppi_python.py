@@ -10,7 +10,7 @@ import os
 import numpy as np
 import pytest
 
-from rag_eval.uncertainty.traffic import prediction_powered
+from rag_eval.uncertainty.traffic import _prediction_powered
 
 try:
     import ppi_py
@@ -40,7 +40,7 @@ def independent_queries(n_labelled, n_unlabelled, seed, knows):
 def test_the_estimate_is_that_of_ppi_python(n_labelled, n_unlabelled, knows):
     n = n_labelled
     outcome, predicted, unlabelled = independent_queries(n, n_unlabelled, 7, knows)
-    ours = prediction_powered(
+    ours = _prediction_powered(
         np.concatenate([outcome, np.full(n_unlabelled, np.nan)]),
         np.concatenate([predicted, unlabelled]),
         np.arange(n + n_unlabelled),

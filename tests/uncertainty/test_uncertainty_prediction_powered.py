@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.uncertainty.traffic import prediction_powered
+from rag_eval.uncertainty.traffic import _prediction_powered
 
 
 def queries(n_groups, share, rng, *, knows=1.0, base=-1.0, sized=True):
@@ -36,7 +36,7 @@ def test_with_independent_queries_it_is_the_published_estimate():
     power = (a * b).sum() / (
         (b**2).sum() + ((f[~labelled] - f[~labelled].mean()) ** 2).sum() / m**2
     )
-    found = prediction_powered(y, f, group)
+    found = _prediction_powered(y, f, group)
     assert 0 < found.power < 1
     assert found.power == pytest.approx(power)
     assert found.value == pytest.approx(
@@ -56,7 +56,7 @@ def test_with_independent_queries_it_is_the_published_estimate():
 @settings(max_examples=60)
 def test_it_is_never_much_wider_than_the_labels_alone(seed, share, knows):
     y, f, group = queries(80, share, np.random.default_rng(seed), knows=knows)
-    found = prediction_powered(y, f, group)
+    found = _prediction_powered(y, f, group)
     if found.low is None:
         assert found.n_groups_labelled < 3
         return
@@ -68,15 +68,15 @@ def test_it_is_never_much_wider_than_the_labels_alone(seed, share, knows):
 
 def test_good_predictions_are_worth_labels_and_bad_ones_nothing():
     rng = np.random.default_rng(2)
-    good = [prediction_powered(*queries(500, 0.2, rng)).extra_labels for _ in range(20)]
-    none = [prediction_powered(*queries(500, 0.2, rng, knows=0.0)).extra_labels for _ in range(20)]
+    good = [_prediction_powered(*queries(500, 0.2, rng)).extra_labels for _ in range(20)]
+    none = [_prediction_powered(*queries(500, 0.2, rng, knows=0.0)).extra_labels for _ in range(20)]
     assert np.mean(good) > 0.3
     assert np.mean(none) < 0.05
 
 
 def test_predictions_against_the_truth_are_not_believed():
     y, f, group = queries(300, 0.3, np.random.default_rng(3))
-    found = prediction_powered(y, 1 - f, group)
+    found = _prediction_powered(y, 1 - f, group)
     assert (found.power, found.extra_labels) == (0.0, 0.0)
     labels = found.labels_value, found.labels_low, found.labels_high
     assert (found.value, found.low, found.high) == labels
@@ -87,7 +87,7 @@ def coverage(sims, n_groups, share, *, knows, base, biased=0.0):
     draws = rng.normal(size=400_000)
     truth = (1 / (1 + np.exp(-(base + 2 * draws)))).mean()
     found = [
-        prediction_powered(y, np.clip(f + biased, 0, 1), group)
+        _prediction_powered(y, np.clip(f + biased, 0, 1), group)
         for y, f, group in (
             queries(n_groups, share, rng, knows=knows, base=base) for _ in range(sims)
         )
@@ -130,23 +130,23 @@ def test_intervals_cover_93_to_97_per_cent(n_groups, share, knows, base, biased)
 def test_a_group_with_both_kinds_is_one_group():
     y, f, group = queries(200, 1.0, np.random.default_rng(5))
     y[::3] = np.nan
-    found = prediction_powered(y, f, group)
+    found = _prediction_powered(y, f, group)
     assert found.n_labelled + found.n_unlabelled == len(group)
     assert found.n_groups_unlabelled + found.n_groups_labelled == 200
-    apart = prediction_powered(y, f, np.arange(len(group)))
+    apart = _prediction_powered(y, f, np.arange(len(group)))
     # Dependent questions of a group carry less information.
     assert found.high - found.low > apart.high - apart.low
 
 
 def test_labels_without_predictions_are_an_ordinary_mean():
     y, _, group = queries(100, 0.5, np.random.default_rng(6))
-    found = prediction_powered(y, np.full(len(y), np.nan), group)
+    found = _prediction_powered(y, np.full(len(y), np.nan), group)
     assert (found.power, found.extra_labels, found.n_unlabelled) == (0.0, 0.0, 0)
     assert found.value == pytest.approx(np.nanmean(y))
 
 
 def test_too_few_labels_have_no_interval():
-    found = prediction_powered(np.array([1.0, 0.0, np.nan]), np.full(3, 0.4), np.arange(3))
+    found = _prediction_powered(np.array([1.0, 0.0, np.nan]), np.full(3, 0.4), np.arange(3))
     assert (found.value, found.low, found.n_labelled) == (0.5, None, 2)
-    nothing = prediction_powered(np.full(2, np.nan), np.full(2, 0.4), np.arange(2))
+    nothing = _prediction_powered(np.full(2, np.nan), np.full(2, 0.4), np.arange(2))
     assert (nothing.value, nothing.n_unlabelled) == (None, 2)
