@@ -94,7 +94,7 @@ class GoldArrays:
         """Take the units of another system, which name no section or one that has no judgement."""
         numbered = pd.Series([f"\x00{row}" for row in range(len(units))], units.index, "str")
         sections = units["section_id"].where(units["section_id"] != "", numbered)
-        return cls(gold, units.assign(section_id=sections), carried_by_units(gold, units))
+        return cls(gold, units.assign(section_id=sections), _carried_by_units(gold, units))
 
     @functools.cached_property
     def shared(self) -> SharedGold:
@@ -153,7 +153,7 @@ class GoldArrays:
         return qrels, items
 
 
-def carried_by_units(gold: GoldFrames, units: pd.DataFrame) -> pd.DataFrame:
+def _carried_by_units(gold: GoldFrames, units: pd.DataFrame) -> pd.DataFrame:
     """Find the gold spans that units carry, as a SPAN_CHUNKS frame.
 
     A unit that equals a chunk carries the spans of the chunk. Another unit carries a span when the
@@ -290,14 +290,14 @@ def score_strategy(
     for level, items in judged:
         parts = [scores.column(level, f"{name}@{k}") for name in ("P", "Judged") for k in cutoffs]
         precision, share = np.stack(parts, axis=1).reshape(len(rows), 2, -1).transpose(1, 0, 2)
-        scores.upper[level] = precision_upper_bounds(precision, share, items, cutoffs)
+        scores.upper[level] = _precision_upper_bounds(precision, share, items, cutoffs)
     if failed is not None:
         at_seed = np.searchsorted(seeds, failed["seed"].to_numpy())
         scores.failed[at_seed * n_variants + failed["variant"].to_numpy()] = True
     return scores
 
 
-def precision_upper_bounds(
+def _precision_upper_bounds(
     precision: FloatArray, judged: FloatArray, items: IntArray, cutoffs: Sequence[int]
 ) -> FloatArray:
     """Return P@k of rankings `items` if all unjudged items were relevant, [n, n_cutoffs].

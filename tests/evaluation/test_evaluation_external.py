@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rag_eval.measures.run_scores import Scores, carried_by_units
+from rag_eval.measures.run_scores import Scores, _carried_by_units
 from rag_eval.retrieval.kinds.external import Placed
 from rag_eval.retrieval.ranking import ranking
 
@@ -34,7 +34,7 @@ class Gold:
 
 
 def carried(gold, frame):
-    return list(carried_by_units(gold, frame).itertuples(index=False, name=None))
+    return list(_carried_by_units(gold, frame).itertuples(index=False, name=None))
 
 
 def test_half_of_the_shorter_carries_and_less_does_not():

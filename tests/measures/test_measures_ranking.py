@@ -20,7 +20,7 @@ from rag_eval.measures.ranking import (
     score_rankings,
     standard_label,
 )
-from rag_eval.measures.run_scores import precision_upper_bounds
+from rag_eval.measures.run_scores import _precision_upper_bounds
 
 LABELS = (
     *("R@1", "R@3", "R@10", "Success@2", "RR", "RR@3", "nDCG@3", "nDCG"),
@@ -136,7 +136,7 @@ def test_upper_bound_of_precision_takes_unjudged_items_as_relevant(case, k):
     golds, runs, _ = case
     items, *gold = arrays(*case)
     precision, judged = np.split(score_rankings(items, *gold, [f"P@{k}", f"Judged@{k}"]), 2, axis=1)
-    bounds = precision_upper_bounds(precision, judged, items, [k])[:, 0]
+    bounds = _precision_upper_bounds(precision, judged, items, [k])[:, 0]
     for bound, (q, ranking) in zip(bounds, runs, strict=True):
         eligible = any(gain > 0 for gain in golds[q].values())
         full = sum(golds[q].get(item, 1) > 0 for item in ranking[:k]) / k
