@@ -142,6 +142,11 @@ class Loader(Part):
         return None
 
 
+def is_address(path: str) -> bool:
+    """Tell whether a path is the address of an object store, such as `s3://bucket/corpus`."""
+    return "://" in path
+
+
 class PathLoader(Loader):
     """Configuration of a corpus at one path."""
 

@@ -54,11 +54,6 @@ def resolve(path: str, base: Path) -> Path:
     return (base / path).absolute()
 
 
-def is_address(path: str) -> bool:
-    """Tell whether a path is the address of an object store, such as `s3://bucket/corpus`."""
-    return "://" in path
-
-
 def list_files(root: Path) -> Iterator[Path]:
     """Yield every entry below a folder that is no folder; links to folders are not followed.
 

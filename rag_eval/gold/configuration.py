@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import InputError, Place, ProblemList, quoted
+from rag_eval.core.loader import is_address
 from rag_eval.core.parts import MODELS, NAME, Embedding
 from rag_eval.core.rows import FieldFault, Location, field_faults, format_location, read_text
 from rag_eval.core.settings import Settings
 from rag_eval.core.strategy import Strategy
-from rag_eval.corpus.loading import is_address
 
 CONFIG_FILE = "gold_set.yaml"
 MAX_BYTES = 400_000

@@ -67,31 +67,6 @@ class GoldPart(GoldFacts):
     seeds: list[Count]
 
 
-class BlockedGoldDocument(Record):
-    """A relevant document with blocked chunks."""
-
-    doc_id: str
-    n_chunks: Count
-    n_blocked: Count
-    n_queries: Count
-
-
-class BlockedGold(Record):
-    """Relevant documents with chunks that the guard keeps out of the index, and their questions.
-
-    A document counts as blocked with one blocked chunk, and as wholly blocked if all chunks are
-    blocked. Documents of most questions come first; the report names fifty. All counts are zero
-    where quarantine is off.
-    """
-
-    n_documents: Count
-    n_blocked: Count
-    n_wholly_blocked: Count
-    n_queries: Count
-    n_queries_blocked: Count
-    documents: list[BlockedGoldDocument]
-
-
 def report_warnings(problems: Iterable[Problem], base: Path) -> list[LintWarning]:
     """Make warnings for the report, with file names that do not depend on the folder `base`."""
     warnings: list[LintWarning] = []
@@ -299,56 +274,6 @@ def _unserved_languages(questions: pd.Series, documents: pd.DataFrame) -> list[P
     accepted = "English, or scripts without blanks between words; else a multilingual embedding"
     more: Place = {"field": "corpus", "severity": "warning", "accepted": accepted}
     return [Problem("unserved_language", message, **more)]
-
-
-# ---- Relevant documents that the poisoning guard keeps out of the index
-
-MAX_BLOCKED = 20
-"""Largest number of warnings that name a document. One more warning counts the rest."""
-
-
-def blocked_gold(qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -> BlockedGold:
-    """Find the relevant documents (QRELS) with chunks that are not admitted to the index.
-
-    `doc_ids` [n_chunks] holds the document of each chunk. `admitted` [n_indexed] holds the document
-    of each indexed chunk.
-    """
-    relevant = qrels[qrels["gain"] > 0]
-    n_chunks = Counter(doc_ids)
-    n_blocked = n_chunks - Counter(admitted)
-    touched = relevant[relevant["item_id"].isin(list(n_blocked))]
-    documents = [
-        BlockedGoldDocument(
-            doc_id=doc_id, n_chunks=n_chunks[doc_id], n_blocked=n_blocked[doc_id], n_queries=n
-        )
-        for doc_id, n in touched.groupby("item_id")["query_id"].nunique().items()
-    ]
-    return BlockedGold(
-        n_documents=int(relevant["item_id"].nunique()),
-        n_blocked=len(documents),
-        n_wholly_blocked=sum(document.n_blocked == document.n_chunks for document in documents),
-        n_queries=int(relevant["query_id"].nunique()),
-        n_queries_blocked=int(touched["query_id"].nunique()),
-        documents=sorted(documents, key=lambda document: (-document.n_queries, document.doc_id)),
-    )
-
-
-def blocked_problems(blocked: BlockedGold) -> list[Problem]:
-    """Warn of each blocked document, in the order of `found.documents`, and count the rest."""
-    more: Place = {"field": "corpus", "severity": "warning"}
-    more["accepted"] = "evidence-trust.jsonl says why a chunk is left out; trust allow lets it in"
-    messages = [
-        f"the poisoning guard leaves out {document.n_blocked} of {document.n_chunks} chunks of"
-        f" {quoted(document.doc_id)}, which is relevant to {document.n_queries} of"
-        f" {blocked.n_queries} questions"
-        for document in blocked.documents[:MAX_BLOCKED]
-    ]
-    if blocked.n_blocked > MAX_BLOCKED:
-        messages.append(
-            f"the poisoning guard leaves out chunks of {blocked.n_blocked} of {blocked.n_documents}"
-            f" relevant documents; {blocked.n_blocked - MAX_BLOCKED} more are not listed"
-        )
-    return [Problem("gold_blocked", message, **more) for message in messages]
 
 
 # ---- Questions that are documents, as in ArguAna and Quora, and sections with few questions

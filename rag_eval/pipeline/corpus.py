@@ -26,10 +26,7 @@ from rag_eval.corpus.loading import (
     load_corpus,
 )
 from rag_eval.gold.lint import (
-    BlockedGold,
     GoldFacts,
-    blocked_gold,
-    blocked_problems,
     identical_ids,
     lint,
     report_warnings,
@@ -58,7 +55,12 @@ from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating, topi
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import read_trust_inputs
 from rag_eval.trust.sources import judge_sources, vouched_for
-from rag_eval.trust.trust_report import TrustFacts
+from rag_eval.trust.trust_report import (
+    BlockedGold,
+    TrustFacts,
+    blocked_gold,
+    blocked_problems,
+)
 
 # ---- The corpus: read, mask, and cut into chunks.
 

@@ -17,7 +17,7 @@ from rag_eval.core.settings import ChatVerifier, Settings
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gates.verdict import find_faults
 from rag_eval.gold.configuration import CONFIG_FILE, discover, load_config, permitted
-from rag_eval.gold.lint import blocked_problems, identical_ids, lint, sparse_sections
+from rag_eval.gold.lint import identical_ids, lint, sparse_sections
 from rag_eval.gold.loading import GoldSet, read_gold, variants
 from rag_eval.gold.resolving import resolve as resolve_gold
 from rag_eval.pipeline.corpus import (
@@ -32,6 +32,7 @@ from rag_eval.retrieval.embedding.embedders import read_vectors
 from rag_eval.retrieval.kinds.external import read_run
 from rag_eval.retrieval.outside import Outside
 from rag_eval.retrieval.strategies import find_reranker
+from rag_eval.trust.trust_report import blocked_problems
 
 OUTPUTS_FILE = "outputs.jsonl"
 

@@ -1,17 +1,12 @@
 """The trust stage: trust of the retrieved units, the guard's findings, and the filter's cost."""
 
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import FloatArray, IntArray, number
-from rag_eval.core.errors import quoted
+from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.records import Absent
-from rag_eval.corpus.masking import mask_shown_address
-from rag_eval.gold.lint import BlockedGold
 from rag_eval.measures.intervals import COMPARED, aggregate, paired_comparison
 from rag_eval.measures.run_scores import ALWAYS_K, Scores, figure_of, score_strategy
 from rag_eval.measures.strategy_figures import compared_values, comparison_rows
@@ -27,23 +22,16 @@ from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs, sea
 from rag_eval.pipeline.runner import Result, Stage, Work, json_part
 from rag_eval.trust.guard import UnitVerdicts, judge_units
 from rag_eval.trust.trust_report import (
+    NOT_CONFIGURED,
     BlockedRow,
     FilterRow,
-    Poisoning,
     RetrievedTrust,
-    TrustConfigured,
     TrustFilter,
     TrustPart,
-    TrustScores,
 )
 
-_NOT_CONFIGURED: Final = (
-    "the gold set names no trusted domains, authors or keys, so trust is not known"
-)
-_MAX_QUARANTINED, _MAX_ID = 50, 200
 _MAX_EXAMPLES = 20
 """Most blocked units of a strategy that the report names."""
-_STATES = ("domain_state", "signature_state", "author_state", "freshness_state")
 
 
 class TrustMeasures(Result):
@@ -88,84 +76,16 @@ def measure_trust(
                 units = judge_units(own_units, chunks, evidence_trust.trust)
             retrieved[name] = _measure_retrieved(scored, name, units)
             advance(1)
-    documents, trust = corpus_snapshot.documents, evidence_trust.trust
-    urls = dict(zip(documents["doc_id"].tolist(), documents["source_url"].tolist(), strict=True))
-    part = TrustPart(
-        as_of=evidence_trust.about.as_of,
-        notes=evidence_trust.about.notes,
-        configured=TrustConfigured(
-            domains=len(config.domains),
-            authors=len(config.authors),
-            keys=len(config.keys),
-            manifest=config.manifest is not None,
-            unlisted=config.unlisted,
-        ),
-        scores=_summarise_scores(trust),
-        states={name: dict(sorted(Counter(trust[name]).items())) for name in _STATES},
-        retrieved=retrieved,
-        filter=_filter_cost(work, scored, facts["trust"].to_numpy()),
-        poisoning=_summarise_guard(
-            work, evidence_trust, admitted_chunks.rows, urls, gold_variants.blocked, retrieved
-        ),
+    documents = corpus_snapshot.documents.set_index("doc_id")
+    trust = evidence_trust.trust
+    trust = trust.assign(
+        source_url=documents["source_url"].loc[trust["doc_id"]].to_numpy(),
+        is_indexed=np.isin(np.arange(len(trust)), admitted_chunks.rows),
     )
+    cost = _filter_cost(work, scored, facts["trust"].to_numpy())
+    blocked = gold_variants.blocked
+    part = TrustPart.of(config, evidence_trust.about, trust, blocked, retrieved, cost)
     return TrustMeasures(about=part)
-
-
-def _summarise_scores(trust: pd.DataFrame) -> TrustScores | Absent:
-    """Summarise the trust of all chunks, including quarantined ones."""
-    values = trust["trust"].dropna().to_numpy()
-    if not len(values):
-        return Absent(reason=_NOT_CONFIGURED)
-    summary = {name: number(getattr(values, name)()) for name in ("mean", "min", "max")}
-    return TrustScores.model_validate({"n_chunks": len(values), **summary})
-
-
-def _summarise_guard(  # noqa: PLR0917 - the parts of one summary
-    work: Work,
-    evidence: EvidenceTrust,
-    admitted: IntArray,
-    urls: Mapping[str, str],
-    gold: BlockedGold,
-    retrieved: Mapping[str, RetrievedTrust],
-) -> Poisoning:
-    """Describe the findings of the guard, with at most fifty relevant documents and chunks."""
-    config, trust = work.config.trust, evidence.trust
-    blocked = trust[trust["verdict"] == "blocked"]
-    left_out = trust[~np.isin(np.arange(len(trust)), admitted)] if config.withheld else blocked
-    reasons = Counter(code for codes in trust["reasons"].tolist() for code in codes)
-    documents = [
-        document.model_copy(update={"doc_id": quoted(document.doc_id, _MAX_ID)})
-        for document in gold.documents[:_MAX_QUARANTINED]
-    ]
-    return Poisoning.model_validate(
-        {
-            "rules_version": evidence.about.rules_version,
-            "quarantine": config.quarantine,
-            "n_chunks": len(trust),
-            "n_documents": int(trust["doc_id"].nunique()),
-            "n_quarantined": len(trust) - len(admitted),
-            "n_blocked": len(blocked),
-            "n_blocked_documents": int(blocked["doc_id"].nunique()),
-            "n_warned": int((trust["verdict"] == "warning").sum()),
-            "n_allowed": int((trust["allowed_by"] != "").sum()),
-            "reasons": dict(sorted(reasons.items())),
-            "manifest": evidence.about.manifest,
-            "quarantined": [
-                {
-                    "chunk_id": row["chunk_id"],
-                    "doc_id": quoted(row["doc_id"], _MAX_ID),
-                    "source_url": quoted(mask_shown_address(urls[row["doc_id"]]), _MAX_ID),
-                    "reasons": list(row["reasons"]),
-                }
-                for row in left_out.head(_MAX_QUARANTINED).to_dict("records")
-            ],
-            "gold": gold.model_copy(update={"documents": documents}),
-            "retrieved": {
-                name: sum(getattr(part, name) for part in retrieved.values())
-                for name in ("n_retrieved", "n_blocked", "n_warned")
-            },
-        }
-    )
 
 
 def _measure_retrieved(runs: ScoredRuns, name: str, units: UnitVerdicts) -> RetrievedTrust:
@@ -197,7 +117,7 @@ def _measure_retrieved(runs: ScoredRuns, name: str, units: UnitVerdicts) -> Retr
         for row in results.to_dict("records")
     ]
     return RetrievedTrust(
-        avg_trust=figure_of(record, None if has_trust else _NOT_CONFIGURED),
+        avg_trust=figure_of(record, None if has_trust else NOT_CONFIGURED),
         n_retrieved=int((rows >= 0).sum()),
         n_blocked=len(run),
         n_warned=int((verdict == "warning").sum()),

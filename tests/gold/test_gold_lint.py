@@ -1,4 +1,4 @@
-"""Lint lists every fault of a gold set, and names relevant documents that the guard blocks."""
+"""Lint lists every fault of a gold set."""
 
 import json
 
@@ -6,10 +6,7 @@ import pandas as pd
 import pytest
 
 from rag_eval.gold.lint import (
-    MAX_BLOCKED,
     _find_language,
-    blocked_gold,
-    blocked_problems,
     lint,
     sparse_sections,
 )
@@ -155,49 +152,6 @@ def test_served_texts_have_no_language(text):
 def test_no_english_text_is_taken_for_another_language(shared_data, file):
     lines = (shared_data / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()
     assert not any(_find_language(json.loads(line)["text"]) for line in lines)
-
-
-# ---- Relevant documents that the guard keeps out of the index
-
-JUDGED = [("q1", "a", 1), ("q2", "a", 2), ("q2", "b", 1), ("q3", "c", 1), ("q4", "d", 0)]
-CHUNKS = ["a", "a", "a", "b", "b", "c", "d", "e"]
-
-
-def _blocked(judged, chunks, admitted):
-    qrels = pd.DataFrame(judged, columns=["query_id", "item_id", "gain"])
-    return blocked_gold(qrels, pd.Series(chunks, dtype=str), pd.Series(admitted, dtype=str))
-
-
-@pytest.mark.parametrize(
-    ("admitted", "counts", "documents"),
-    [
-        (CHUNKS, (0, 0, 0), []),
-        (["a", "a", "a", "b", "b", "c"], (0, 0, 0), []),
-        (["a", "b", "b", "c", "d", "e"], (1, 0, 2), [("a", 3, 2, 2)]),
-        (["a", "a", "d", "e"], (3, 2, 3), [("a", 3, 1, 2), ("b", 2, 2, 1), ("c", 1, 1, 1)]),
-        ([], (3, 3, 3), [("a", 3, 3, 2), ("b", 2, 2, 1), ("c", 1, 1, 1)]),
-    ],
-)
-def test_only_relevant_documents_with_blocked_chunks_count(admitted, counts, documents):
-    gold = _blocked(JUDGED, CHUNKS, admitted)
-    assert (gold.n_documents, gold.n_queries) == (3, 3)
-    assert (gold.n_blocked, gold.n_wholly_blocked, gold.n_queries_blocked) == counts
-    rows = [(one.doc_id, one.n_chunks, one.n_blocked, one.n_queries) for one in gold.documents]
-    assert rows == documents
-
-
-def test_each_blocked_document_is_a_warning_with_its_denominators():
-    (problem,) = blocked_problems(_blocked(JUDGED, CHUNKS, ["a", "b", "b", "c"]))
-    assert (problem.code, problem.severity) == ("gold_blocked", "warning")
-    assert "2 of 3 chunks of a," in problem.message
-    assert "2 of 3 questions" in problem.message
-
-
-def test_many_blocked_documents_are_counted_in_one_more_warning():
-    names = [f"d{n:02}" for n in range(MAX_BLOCKED + 5)]
-    problems = blocked_problems(_blocked([("q", name, 1) for name in names], names, []))
-    assert len(problems) == MAX_BLOCKED + 1
-    assert "25 of 25 relevant documents; 5 more" in problems[-1].message
 
 
 @pytest.mark.parametrize(

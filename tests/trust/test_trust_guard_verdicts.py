@@ -15,6 +15,7 @@ from rag_eval.trust.guard import (
     judge_chunks,
     rank_findings,
 )
+from rag_eval.trust.trust_report import MAX_BLOCKED, blocked_gold, blocked_problems
 
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]
 """Chunks as (doc_id, start, end); no chunk holds characters 20 to 25 of "a"."""
@@ -213,3 +214,46 @@ def test_an_order_split_over_title_and_text_is_found_at_the_chunk():
 def test_one_rule_in_two_languages_is_one_sign(rules, verdict):
     found = findings(*((0, 0, 5, f"pattern.{rule}", "warning") for rule in rules))
     assert VERDICTS[rank_findings(found, 1)[0][0]] == verdict
+
+
+# ---- Relevant documents that the guard keeps out of the index
+
+JUDGED = [("q1", "a", 1), ("q2", "a", 2), ("q2", "b", 1), ("q3", "c", 1), ("q4", "d", 0)]
+CHUNKS_OF = ["a", "a", "a", "b", "b", "c", "d", "e"]
+
+
+def _blocked(judged, chunks, admitted):
+    qrels = pd.DataFrame(judged, columns=["query_id", "item_id", "gain"])
+    return blocked_gold(qrels, pd.Series(chunks, dtype=str), pd.Series(admitted, dtype=str))
+
+
+@pytest.mark.parametrize(
+    ("admitted", "counts", "documents"),
+    [
+        (CHUNKS_OF, (0, 0, 0), []),
+        (["a", "a", "a", "b", "b", "c"], (0, 0, 0), []),
+        (["a", "b", "b", "c", "d", "e"], (1, 0, 2), [("a", 3, 2, 2)]),
+        (["a", "a", "d", "e"], (3, 2, 3), [("a", 3, 1, 2), ("b", 2, 2, 1), ("c", 1, 1, 1)]),
+        ([], (3, 3, 3), [("a", 3, 3, 2), ("b", 2, 2, 1), ("c", 1, 1, 1)]),
+    ],
+)
+def test_only_relevant_documents_with_blocked_chunks_count(admitted, counts, documents):
+    gold = _blocked(JUDGED, CHUNKS_OF, admitted)
+    assert (gold.n_documents, gold.n_queries) == (3, 3)
+    assert (gold.n_blocked, gold.n_wholly_blocked, gold.n_queries_blocked) == counts
+    rows = [(one.doc_id, one.n_chunks, one.n_blocked, one.n_queries) for one in gold.documents]
+    assert rows == documents
+
+
+def test_each_blocked_document_is_a_warning_with_its_denominators():
+    (problem,) = blocked_problems(_blocked(JUDGED, CHUNKS_OF, ["a", "b", "b", "c"]))
+    assert (problem.code, problem.severity) == ("gold_blocked", "warning")
+    assert "2 of 3 chunks of a," in problem.message
+    assert "2 of 3 questions" in problem.message
+
+
+def test_many_blocked_documents_are_counted_in_one_more_warning():
+    names = [f"d{n:02}" for n in range(MAX_BLOCKED + 5)]
+    problems = blocked_problems(_blocked([("q", name, 1) for name in names], names, []))
+    assert len(problems) == MAX_BLOCKED + 1
+    assert "25 of 25 relevant documents; 5 more" in problems[-1].message

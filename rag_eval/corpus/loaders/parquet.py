@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from rag_eval.core.errors import InputError, ProblemList, quoted
-from rag_eval.core.loader import Chunker, RawCorpus, RawDocument, ShardedLoader
+from rag_eval.core.loader import Chunker, RawCorpus, RawDocument, ShardedLoader, is_address
 from rag_eval.corpus.loading import (
     COLUMNS,
     TableLoader,
     TableRow,
     day_of,
     find_author,
-    is_address,
     list_files,
     missing_input,
     naming_errors,
