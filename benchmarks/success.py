@@ -26,8 +26,8 @@ from rag_eval.measures.strategy_figures import StrategyPart
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.measure_stages import RankingMeasures
 from rag_eval.pipeline.opening import open_beir, open_gold_set
-from rag_eval.pipeline.retrieval import open_runs
 from rag_eval.pipeline.stages import evaluate_all, open_runner
+from rag_eval.pipeline.strategy_runs import open_runs
 from rag_eval.reporting.report import Report
 from rag_eval.reporting.tables import Table, print_parts
 

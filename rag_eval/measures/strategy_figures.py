@@ -1,8 +1,11 @@
 """Ranking figures of strategies by level and by tag, their comparisons, and parts of the report."""
 
+import contextlib
+import datetime as dt
 import itertools
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -48,6 +51,7 @@ from rag_eval.measures.run_scores import (
 )
 from rag_eval.measures.stability import RecallFigure
 from rag_eval.retrieval.dense import ExactSearch, approximate_search
+from rag_eval.retrieval.outside import QueryError
 from rag_eval.retrieval.strategies import Request, StrategyIndex
 
 # ---- Parts of the report.
@@ -68,6 +72,44 @@ class Latency(Record):
     p95: float | None
     p99: float | None
     measured_at: str | None
+
+
+LATENCY_TOP_K = 10
+LATENCY_LEAST, LATENCY_MOST, LATENCY_SECONDS = 20, 60, 2.0
+"""Least and largest number of timed queries, and the time after which no more are timed."""
+
+
+def time_queries(ask: Callable[[str], object], texts: Sequence[str]) -> Latency:
+    """Time at most `LATENCY_MOST` single queries, spread evenly over the texts, in milliseconds.
+
+    Slow strategies are timed on fewer queries, so that timing does not dominate a run. Calls that
+    fail are timed, because callers wait for them too.
+    """
+    if not texts:
+        return no_latency("no query was answered")
+    places = np.unique(np.linspace(0, len(texts) - 1, min(LATENCY_MOST, len(texts))).astype(int))
+    # In mixed order, because the first ones must represent all.
+    places = np.random.default_rng(0).permutation(places)
+    times = list[float]()
+    # The first call pays for lazy loading.
+    for place in (places[0], *places):
+        started = time.perf_counter()
+        with contextlib.suppress(QueryError):
+            ask(texts[place])
+        times.append(1000 * (time.perf_counter() - started))
+        if len(times) > LATENCY_LEAST and sum(times[1:]) > 1000 * LATENCY_SECONDS:
+            break
+    p50, p95, p99 = np.percentile(times[1:], (50, 95, 99)).tolist()
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Latency(n=len(times) - 1, p50=p50, p95=p95, p99=p99, measured_at=now)
+
+
+def no_latency(reason: str) -> Latency:
+    """Give no figures, each with the reason."""
+    names = ("measured_at", "p50", "p95", "p99")
+    return Latency.model_validate(
+        {"n": 0, **dict.fromkeys(names), "why": dict.fromkeys(names, reason)}
+    )
 
 
 class ExternalSource(Record):

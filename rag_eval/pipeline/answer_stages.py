@@ -46,7 +46,6 @@ from rag_eval.measures.answers import (
 from rag_eval.measures.run_scores import GoldArrays
 from rag_eval.measures.support import SentenceSupport
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
-from rag_eval.pipeline.retrieval import StrategyRun
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
@@ -57,6 +56,7 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
+from rag_eval.pipeline.strategy_runs import StrategyRun
 from rag_eval.reporting.outgoing import name_unsupported, report_gaps
 from rag_eval.retrieval.service import Payloads
 from rag_eval.storage.artifacts import Parts

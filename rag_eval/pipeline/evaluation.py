@@ -191,3 +191,17 @@ class Evaluation:
     def shared_reports(self) -> str:
         """Name of the folder of the reports in an object store."""
         return f"{REPORTS}/{self.config.name}"
+
+
+def chosen_kinds(evaluation: Evaluation, strategy: str) -> list[str]:
+    """Name the modules of kinds and rerankers of a strategy and its base, or of all strategies."""
+    config, rerankers = evaluation.config, evaluation.settings.rerankers
+    chosen = [spec for spec in config.strategies if strategy in {"", spec.name}]
+    concerned = [*chosen, *(config.base_of(spec) for spec in chosen)]
+    modules = {type(spec).__module__ for spec in concerned}
+    modules |= {
+        rerankers[spec.rerank.kind].partition(":")[0]
+        for spec in concerned
+        if spec.rerank is not None and spec.rerank.kind in rerankers
+    }
+    return sorted(modules)

@@ -18,8 +18,8 @@ from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.history import Previous
 from rag_eval.pipeline.measure_stages import MissedQuestions
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
-from rag_eval.pipeline.retrieval import ScoredRuns
 from rag_eval.pipeline.runner import Work
+from rag_eval.pipeline.strategy_runs import ScoredRuns
 from rag_eval.reporting.outgoing import Outgoing
 from rag_eval.reporting.questions import (
     FEW_DIGITS,

@@ -33,8 +33,8 @@ from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
 from rag_eval.pipeline.answer_stages import Answered, AnswerSet
 from rag_eval.pipeline.measure_stages import StabilityMeasures
-from rag_eval.pipeline.retrieval import ScoredRuns
 from rag_eval.pipeline.runner import Work
+from rag_eval.pipeline.strategy_runs import ScoredRuns
 from rag_eval.reporting.outgoing import Outgoing, outgoing_row
 from rag_eval.reporting.report import Report
 from rag_eval.storage.home import atomic_path

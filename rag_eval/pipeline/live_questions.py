@@ -19,8 +19,8 @@ from rag_eval.pipeline.corpus import (
     GoldVariants,
 )
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.index import CorpusIndex, measure_coverage, open_index
 from rag_eval.pipeline.miss_rate_stages import MAX_GAPS, MissRateClaims, RetrievalSignals
+from rag_eval.pipeline.retrieval import CorpusIndex, open_index
 from rag_eval.pipeline.runner import Node, Runner
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.outside import QueryError
@@ -31,6 +31,7 @@ from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_f
 from rag_eval.uncertainty.claims import choose_source, state_rates
 from rag_eval.uncertainty.confidence import (
     COVERAGE_SIGNAL,
+    CorpusCoverage,
     UncertainRetrieval,
     describe_document,
 )
@@ -124,9 +125,9 @@ class LiveStrategy:
         gold, self._opened = runner.get(GoldVariants), open_index(evaluation, admitted)
         self._ready = self._opened.ready(spec, gold.variants)
         self._service = _serve(runner, {self._ready.spec.kind: self._ready}, self._ready.spec.kind)
-        self._coverage = measure_coverage(
-            runner.get(CorpusSnapshot), runner.get(CorpusChunks), admitted, index
-        )
+        documents = runner.get(CorpusSnapshot).documents
+        n_chunks, n_vectors = runner.get(CorpusChunks).about.n_chunks, index.n_vectors
+        self._coverage = CorpusCoverage.of(documents, admitted.names, n_chunks, n_vectors)
         fingerprint = strategy_fingerprint(self._config, spec, self._ready.index_hash)
         accepted = find_accepted(evaluation.home, evaluation.config, self.name, fingerprint)
         unlabelled = _read_unlabelled(runner, self.name, fingerprint)

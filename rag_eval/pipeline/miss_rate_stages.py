@@ -20,9 +20,9 @@ from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.run_scores import judge_runs
 from rag_eval.pipeline.answer_stages import NO_ANSWERS, AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
+from rag_eval.pipeline.evaluation import chosen_kinds
 from rag_eval.pipeline.exports import UNCERTAIN_FILE, StatedRetrievals, uncertain_retrievals
-from rag_eval.pipeline.index import CorpusIndex, chosen_kinds, measure_coverage, open_index
-from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs
+from rag_eval.pipeline.retrieval import CorpusIndex, open_index
 from rag_eval.pipeline.runner import (
     WHOLE,
     Result,
@@ -33,6 +33,7 @@ from rag_eval.pipeline.runner import (
     frame_part,
     json_part,
 )
+from rag_eval.pipeline.strategy_runs import ScoredRuns, StrategyRun, score_runs
 from rag_eval.uncertainty.calibration import GoldQuestions, StrategyFacts, calibrate_strategy
 from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
 from rag_eval.uncertainty.claims import (
@@ -49,6 +50,7 @@ from rag_eval.uncertainty.claims import (
     weigh_answers,
 )
 from rag_eval.uncertainty.comparing import compare_stated, observe_misses
+from rag_eval.uncertainty.confidence import CorpusCoverage
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
 from rag_eval.uncertainty.heuristic import signal_frame
@@ -513,7 +515,9 @@ def compare_miss_rates(
     """Compare observed and stated miss rates, and compute the confidence of the answers."""
     scored = score_runs(work.config, gold_variants, admitted_chunks, runs)
     spec, claims, outcomes = work.config.uncertainty, miss_rate_claims, retrieval_outcomes
-    coverage = measure_coverage(corpus_snapshot, corpus_chunks, admitted_chunks, corpus_index)
+    indexed, n_chunks = admitted_chunks.names, corpus_chunks.about.n_chunks
+    documents, n_vectors = corpus_snapshot.documents, corpus_index.n_vectors
+    coverage = CorpusCoverage.of(documents, indexed, n_chunks, n_vectors)
     worth = _weigh(scored, claims, outcomes, answers, answer_measures)
     cutoffs, pairs = observe_misses(scored)
     uncertainty = UncertaintyPart(

@@ -46,11 +46,11 @@ from rag_eval.pipeline.history import (
     readable_runs,
     run_inputs,
 )
-from rag_eval.pipeline.index import count_new_vectors
 from rag_eval.pipeline.measure_stages import MissedQuestions, RankingMeasures, StabilityMeasures
 from rag_eval.pipeline.miss_rate_stages import CalibratedMissRates, MissRateClaims
-from rag_eval.pipeline.retrieval import ScoredRuns, StrategyRun, score_runs
+from rag_eval.pipeline.retrieval import count_new_vectors
 from rag_eval.pipeline.runner import WHOLE, Result, Results, Stage, Work, json_part
+from rag_eval.pipeline.strategy_runs import ScoredRuns, StrategyRun, score_runs
 from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.page import build

@@ -9,12 +9,10 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline import (
     answer_stages,
     corpus,
-    index,
     measure_stages,
     miss_rate_stages,
     report_stages,
     retrieval,
-    trust_measures,
 )
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report_stages import GateVerdict, MetricsReport, MlflowRecord
@@ -28,11 +26,11 @@ STAGES: Final[tuple[Stage, ...]] = (
     corpus.judge_evidence,
     corpus.admit_chunks,
     corpus.resolve_gold_set,
-    index.build_index,
+    retrieval.build_index,
     retrieval.retrieve,
     measure_stages.measure_rankings,
     measure_stages.measure_stability,
-    trust_measures.measure_trust,
+    measure_stages.measure_trust,
     answer_stages.answer_gold_set,
     answer_stages.check_citations,
     answer_stages.measure_answers,

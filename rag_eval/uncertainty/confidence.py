@@ -311,8 +311,38 @@ class CorpusCoverage(Record):
     chunks_admitted: CoverageCount
     chunks_embedded: dict[str, CoverageCount]
 
+    @classmethod
+    def of(
+        cls,
+        documents: pd.DataFrame,
+        indexed: pd.DataFrame,
+        n_chunks: int,
+        n_vectors: Mapping[str, int],
+    ) -> "CorpusCoverage":
+        """Count the shares of documents indexed, of text in chunks, and of chunks with vectors.
 
-def count_share(part: int, whole: int, what: str) -> CoverageCount:
+        `indexed` are the chunks in the index, of `n_chunks` that were cut. `n_vectors` has the
+        number of vectors by embedding model.
+        """
+        n, length = len(indexed), int(documents["text"].str.len().sum())
+        n_documents, covered = indexed["doc_id"].nunique(), count_covered(indexed)
+        in_chunks = "characters of the documents that an indexed chunk holds"
+        passed = "chunks that the poisoning guard admitted"
+        embedded = "chunks whose vectors are in the index"
+        return cls(
+            documents_indexed=_count_share(
+                n_documents, len(documents), "documents with an indexed chunk"
+            ),
+            text_in_chunks=_count_share(covered, length, in_chunks),
+            chunks_admitted=_count_share(n, n_chunks, passed),
+            chunks_embedded={
+                model: _count_share(count, n, embedded)
+                for model, count in sorted(n_vectors.items())
+            },
+        )
+
+
+def _count_share(part: int, whole: int, what: str) -> CoverageCount:
     """Describe a counted share."""
     value = min(part / whole, 1.0) if whole else 0.0
     counted = Deterministic(value=value, reason=f"counted: {part} of {whole} {what}")

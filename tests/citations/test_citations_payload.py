@@ -22,8 +22,8 @@ from rag_eval.core.types import (
 from rag_eval.corpus.analyzer import ANALYZER, words
 from rag_eval.corpus.masking import mask
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot
-from rag_eval.pipeline.index import CorpusIndex, open_index
 from rag_eval.pipeline.opening import open_gold_set
+from rag_eval.pipeline.retrieval import CorpusIndex, open_index
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.retrieval.service import RetrievalService
 

@@ -19,9 +19,9 @@ from rag_eval.pipeline.measure_stages import MissedQuestions, RankingMeasures
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
 from rag_eval.pipeline.opening import open_gold_set, open_recorded
 from rag_eval.pipeline.report_stages import MetricsReport
-from rag_eval.pipeline.retrieval import open_runs
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.stages import open_runner
+from rag_eval.pipeline.strategy_runs import open_runs
 from rag_eval.reporting.questions import address, embedded_size, marked, rank_missed, slim, unpacked
 from rag_eval.reporting.tables import visible
 

@@ -14,8 +14,8 @@ from rag_eval.core.errors import InputError
 from rag_eval.gold.configuration import load_config
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims, calibrate_gold_set
 from rag_eval.pipeline.opening import adjust
-from rag_eval.pipeline.retrieval import open_runs
 from rag_eval.pipeline.stages import open_runner
+from rag_eval.pipeline.strategy_runs import open_runs
 from rag_eval.reporting.terminal import show_calibration
 from rag_eval.uncertainty.opened_index import TrafficFacts
 from rag_eval.uncertainty.signals import SIGNALS

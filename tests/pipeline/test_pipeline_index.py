@@ -9,10 +9,10 @@ from rag_eval.core.settings import Settings
 from rag_eval.corpus.analyzer import ANALYZER, BIGRAM_ANALYZER
 from rag_eval.corpus.chunking import chunks_hash
 from rag_eval.pipeline.corpus import AdmittedChunks
-from rag_eval.pipeline.index import CorpusIndex
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.retrieval import StrategyRun
+from rag_eval.pipeline.retrieval import CorpusIndex
 from rag_eval.pipeline.stages import open_runner
+from rag_eval.pipeline.strategy_runs import StrategyRun
 
 CONFIG = """\
 name: small

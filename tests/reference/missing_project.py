@@ -19,9 +19,9 @@ from rag_eval.cli.app import app
 from rag_eval.core.settings import Settings
 from rag_eval.pipeline.corpus import AdmittedChunks
 from rag_eval.pipeline.evaluation import Evaluation
-from rag_eval.pipeline.index import open_index
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims, RetrievalSignals, calibrate_gold_set
 from rag_eval.pipeline.opening import open_gold_set
+from rag_eval.pipeline.retrieval import open_index
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.report import first_fault
 from rag_eval.storage.hashing import text_hash

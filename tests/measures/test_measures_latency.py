@@ -1,15 +1,15 @@
 import pytest
 
-from rag_eval.pipeline import retrieval as runs
+from rag_eval.measures import strategy_figures
 
 TEXTS = [f"question {number}" for number in range(100)]
 
 
 @pytest.mark.parametrize(("seconds", "n_timed"), [(1e-9, 20), (1e9, 60)])
 def test_timing_stops_early_only_for_slow_strategies(monkeypatch, seconds, n_timed):
-    monkeypatch.setattr(runs, "LATENCY_SECONDS", seconds)
+    monkeypatch.setattr(strategy_figures, "LATENCY_SECONDS", seconds)
     asked = []
-    found = runs.time_queries(asked.append, TEXTS)
+    found = strategy_figures.time_queries(asked.append, TEXTS)
     first, *timed = asked
     assert found.n == len(timed) == n_timed
     assert first == timed[0]
