@@ -264,7 +264,9 @@ def score_rankings(
     is_eligible = qrels.n_relevant[query] > 0
     values = np.zeros((len(rankings), len(labels)))
     values[~is_eligible] = np.nan
-    rows = np.flatnonzero(is_eligible & (rankings >= 0).any(axis=1)).tolist()
+    scored = np.flatnonzero(is_eligible & (rankings >= 0).any(axis=1))
+    first, alike = _find_alike(rankings[scored], qrels, query[scored])
+    rows = scored[first].tolist()
     if not rows or not labels:
         return values
     names = np.arange(max(rankings.max(), qrels.items.max()) + 1).astype(str).astype(object)
@@ -284,7 +286,30 @@ def score_rankings(
     column = {measure: at for at, measure in enumerate(measures)}
     for metric in ir_measures.iter_calc(measures, by_row, run):
         values[int(metric.query_id), column[metric.measure]] = metric.value
+    values[scored] = values[rows][alike]
     return values
+
+
+def _find_alike(rankings: IntArray, qrels: Qrels, query: IntArray) -> tuple[IntArray, IntArray]:
+    """Group rankings whose measures are equal: the first of each group, and the group of each.
+
+    A measure depends on the gains at the ranks and on all gains of the query, not on names, and
+    most rankings hold one or two relevant items.
+    """
+    profiles: dict[bytes, int] = {}
+    bounds = itertools.pairwise(qrels.indptr.tolist())
+    gains = (np.sort(qrels.gains[start:end]).tobytes() for start, end in bounds)
+    profile = np.array([profiles.setdefault(part, len(profiles)) for part in gains])
+    owner, entry = expand(qrels.indptr, query)
+    rank = ranks(rankings, owner, qrels.items[entry])
+    is_ranked = rank > 0
+    lowest = int(qrels.gains.min(initial=0))
+    unjudged = np.where(rankings >= 0, lowest - 1, lowest - 2)
+    pattern = np.column_stack([profile[query], unjudged])
+    pattern[owner[is_ranked], rank[is_ranked]] = qrels.gains[entry[is_ranked]]
+    keys = np.ascontiguousarray(pattern).view(f"V{pattern.itemsize * pattern.shape[1]}").ravel()
+    _, first, alike = np.unique(keys, return_index=True, return_inverse=True)
+    return first, alike
 
 
 # ---- From chunk rankings to the level that is scored: documents, sections, evidence spans.
