@@ -12,20 +12,21 @@ from rag_eval.reporting import retrieval_panels, run_panels
 from rag_eval.reporting.elements import Page, Panel, environment
 from rag_eval.reporting.tables import Cursor, Table
 
-PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
-    "verdict": run_panels.verdict,
-    "explorer": run_panels.explorer,
-    "measures": retrieval_panels.measures,
-    "miss-rates": retrieval_panels.miss_rates,
-    "citations": run_panels.answers,
-    "stability": retrieval_panels.stability,
-    "slices": retrieval_panels.slices,
-    "trust": run_panels.trust,
-    "cost": run_panels.cost,
-    "methods": run_panels.methods,
-}
-"""Functions that make the panels, by section id, in the order of the page."""
-FOLDED: Final = frozenset(list(PANELS)[list(PANELS).index("citations") :])
+SECTIONS: Final = (
+    "verdict",
+    "explorer",
+    "measures",
+    "miss-rates",
+    "citations",
+    "stability",
+    "slices",
+    "trust",
+    "cost",
+    "methods",
+)
+"""Ids of the sections, in the order of the page."""
+_PANELS: Final = {**run_panels.PANELS, **retrieval_panels.PANELS}
+FOLDED: Final = frozenset(SECTIONS[SECTIONS.index("citations") :])
 """Panels that a reader unfolds: all after the first that is no answer to the first questions."""
 FRAME_BYTES: Final = 20_000
 """Bytes reserved for the page around its panels, scripts and data."""
@@ -73,7 +74,7 @@ def build(
     script = asset(SCRIPT)
     style = "\n".join(asset(name) for name in STYLES)
     sections = list[dict[str, Any]]()
-    for name in PANELS:
+    for name in SECTIONS:
         panel, body = _render_panel(name, page)
         sections.append({"id": name, "title": panel.title, "body": body, "folded": name in FOLDED})
     blocks = dict[str, bytes]()
@@ -97,12 +98,12 @@ def build(
 def page_tables(report: Mapping[str, Any]) -> list[Table]:
     """Make the tables of all panels that have rows, in the order of the page."""
     page = Page(Cursor(dict(report)))
-    return [table for make in PANELS.values() for table in make(page).tables.values() if table]
+    return [table for name in SECTIONS for table in _PANELS[name](page).tables.values() if table]
 
 
 def _render_panel(name: str, page: Page) -> tuple[Panel, Markup]:
     """Make the section of one panel, and its tables."""
-    panel = PANELS[name](page)
+    panel = _PANELS[name](page)
     context = {"page": page, "report": page.report, "tables": panel.tables, **panel.context}
     body = environment().get_template(panel.template).render(**context)
     return panel, Markup(body)  # noqa: S704 - escaped by the environment

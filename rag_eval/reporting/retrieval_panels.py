@@ -4,7 +4,7 @@ Columns are declared as `heading = place in the row :decimals`; `words.toml` has
 Pictures draw figures of the report and compute nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -43,7 +43,7 @@ N_DRAWN: Final = 3
 LEVELS: Final = ("document", "section", "span")
 
 
-def measures(page: Page) -> Panel:
+def _measures(page: Page) -> Panel:
     """Make the panel of measures by strategy."""
     report, names = page.report, page.strategies
     records = [record for entry in report["strategies"] for record in entry["measures"]]
@@ -177,7 +177,7 @@ STATES: Final = ("convergent", "recursive", "divergent", "chaotic", "undefined")
 ZONES: Final = ("stable", "transitional", "risk", "undefined")
 
 
-def stability(page: Page) -> Panel:
+def _stability(page: Page) -> Panel:
     """Make the panel of stability."""
     rows = page.rows("stability", "strategies")
     by_wording = [
@@ -229,7 +229,7 @@ def stability(page: Page) -> Panel:
     return Panel("Stability", "stability.html", context, tables)
 
 
-def slices(page: Page) -> Panel:
+def _slices(page: Page) -> Panel:
     """Make the panel of slices: recall and misses by tag."""
     part = page.report["slices"]
     rows = [
@@ -250,7 +250,7 @@ def slices(page: Page) -> Panel:
 # ---- Miss rates: observed and stated, their status, and how well misses are predicted.
 
 
-def miss_rates(page: Page) -> Panel:
+def _miss_rates(page: Page) -> Panel:
     """Make the panel of calibrated miss rates."""
     part, calibration = page.report["uncertainty"], page.report["calibration"]
     entries, stated = page.by_strategy("calibration", "strategies"), part["strategies"]
@@ -412,3 +412,12 @@ def _draw_reliability(page: Page, name: str, entry: Cursor) -> Markup:
         "they differ from it by no more than chance.",
         caption,
     )
+
+
+PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
+    "measures": _measures,
+    "miss-rates": _miss_rates,
+    "stability": _stability,
+    "slices": _slices,
+}
+"""Functions that make the panels of this module, by section id."""

@@ -1,6 +1,6 @@
 """Panels of the run: verdict, questions, answers, trust, cost, and methods."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from rag_eval.answers.replies import CODES as CONTRACT
@@ -23,7 +23,7 @@ STATES: Final = {
 }
 
 
-def verdict(page: Page) -> Panel:
+def _verdict(page: Page) -> Panel:
     """Make the panel of the verdict."""
     report, gates = page.report, list(page.report["gates"])
     required = [gate for gate in gates if gate["required"].value]
@@ -89,7 +89,7 @@ def _lost_steps(page: Page) -> list[tuple[str, Cursor]]:
     return sorted(steps, key=lambda pair: -pair[1].value)
 
 
-def explorer(page: Page) -> Panel:
+def _explorer(page: Page) -> Panel:
     """Make the panel of the explorer; a script draws it from data in the page."""
     return Panel("Questions", "explorer.html", {"has_questions": page.has_questions})
 
@@ -97,7 +97,7 @@ def explorer(page: Page) -> Panel:
 # ---- Answers: outcomes, citations, groundedness.
 
 
-def answers(page: Page) -> Panel:
+def _answers(page: Page) -> Panel:
     """Make the panel of citations and groundedness."""
     title, report, words = "Answers", page.report, panel_words()
     part, citations = report["answers"], report["citations"]
@@ -230,7 +230,7 @@ def _leaves(cursor: Cursor, name: str) -> Iterator[tuple[str, Cursor]]:
 # ---- Trust and poisoning.
 
 
-def trust(page: Page) -> Panel:
+def _trust(page: Page) -> Panel:
     """Make the panel of trust and poisoning."""
     part, words = page.report["trust"], panel_words()
     guard = part["poisoning"]
@@ -306,7 +306,7 @@ def trust(page: Page) -> Panel:
 # ---- Cost and latency: how long a query takes, what a thousand cost, what the caches saved.
 
 
-def cost(page: Page) -> Panel:
+def _cost(page: Page) -> Panel:
     """Make the panel of cost and latency."""
     context = {
         "embeddings": page.report["embeddings"],
@@ -351,7 +351,7 @@ def cost(page: Page) -> Panel:
 # ---- Methods: definitions, and the configuration of the run.
 
 
-def methods(page: Page) -> Panel:
+def _methods(page: Page) -> Panel:
     """Make the panel of methods."""
     report = page.report
     names = ("version", "content_hash", "code", "features", "evaluation", "index")
@@ -362,3 +362,14 @@ def methods(page: Page) -> Panel:
     table = _settings("configuration", "Configuration, hashes and versions of this run", *parts)
     context = {"parts": panel_words()["methods"]}
     return Panel("Methods", "methods.html", context, {"configuration": table})
+
+
+PANELS: Final[Mapping[str, Callable[[Page], Panel]]] = {
+    "verdict": _verdict,
+    "explorer": _explorer,
+    "citations": _answers,
+    "trust": _trust,
+    "cost": _cost,
+    "methods": _methods,
+}
+"""Functions that make the panels of this module, by section id."""
