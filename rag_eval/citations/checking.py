@@ -96,7 +96,7 @@ def judge_citations(
     doc_ids = sorted({*frame["doc_id"], *gold_frame["doc_id"]} & live.texts.keys())
     cited, wanted = (_encode(rows, queries["query_id"], doc_ids) for rows in (frame, gold_frame))
     owed, valid = queries["answerable"].to_numpy(dtype=bool), verdicts.valid
-    correct, counts = match_citations(cited, valid, wanted, len(queries), owed)
+    correct, counts = _match_citations(cited, valid, wanted, len(queries), owed)
     covered = _coverage(cited, valid, wanted, [live.texts[doc] for doc in doc_ids], len(queries))
     # A gold span that the corpus lacks has no words. It counts as missed.
     is_missed = np.isnan(covered) & (counts["n_gold"].to_numpy() > 0)
@@ -192,7 +192,7 @@ def _encode(frame: pd.DataFrame, query_ids: pd.Series, doc_ids: Sequence[str]) -
     return Spans(query.astype(np.int64), doc.astype(np.int64), *places)
 
 
-def match_citations(
+def _match_citations(
     cited: Spans, valid: BoolArray, gold: Spans, n_queries: int, owed: BoolArray
 ) -> tuple[BoolArray, pd.DataFrame]:
     """Match cited spans with the gold spans of the same question and document.

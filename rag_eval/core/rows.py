@@ -519,7 +519,7 @@ def field_faults(
 Model = TypeVar("Model", bound="BaseModel")
 
 
-def report_faults(  # noqa: PLR0917 - an error, its model, and the place of the faults
+def _report_faults(  # noqa: PLR0917 - an error, its model, and the place of the faults
     error: "ValidationError",
     model: type["BaseModel"],
     problems: ProblemList,
@@ -552,7 +552,7 @@ def check_row(
         # strict validation accepts a list for a tuple only from JSON
         return model.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
-        report_faults(error, model, problems, file, line, values)
+        _report_faults(error, model, problems, file, line, values)
         return None
 
 

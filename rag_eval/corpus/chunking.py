@@ -167,7 +167,7 @@ def document_sections(document: RawDocument, title: str, text: str) -> list[Sect
     if document.section_id is None and document.kind == "numpydoc":
         return numpydoc_sections(doc_id, title, text)
     if document.section_id is None and document.kind == "markdown":
-        return markdown_sections(doc_id, title, text, document.body_start)
+        return _markdown_sections(doc_id, title, text, document.body_start)
     if document.section_id is None and document.kind == "rst":
         return _split(doc_id, title, text, rst_headings(text))
     if document.section_id is None and document.kind == "pages":
@@ -182,7 +182,7 @@ def numpydoc_sections(doc_id: str, title: str, text: str) -> list[Section]:
     return _split(doc_id, title, text, _numpydoc_headings(text), preface="summary")
 
 
-def markdown_sections(doc_id: str, title: str, text: str, body_start: int = 0) -> list[Section]:
+def _markdown_sections(doc_id: str, title: str, text: str, body_start: int = 0) -> list[Section]:
     """Split a Markdown document at the headings; front matter lies in no section."""
     return _split(doc_id, title, text, headings(text, body_start), body_start)
 

@@ -98,7 +98,7 @@ class Panel:
 # ---- Figures and texts
 
 
-def absent(reason: str) -> Markup:
+def _absent(reason: str) -> Markup:
     """Write a dash for an absent figure, with its reason."""
     return Markup(
         '<span class="absent" title="{0}">–<span class="sr"> not available: {0}</span></span>'
@@ -106,7 +106,7 @@ def absent(reason: str) -> Markup:
 
 
 def _why_absent(cursor: Cursor | None) -> Markup:
-    return absent(NOT_COMPUTED if cursor is None else cursor.reason)
+    return _absent(NOT_COMPUTED if cursor is None else cursor.reason)
 
 
 def number(
@@ -181,7 +181,7 @@ _CODES: Final = frozenset({"code", "setting", "library"})
 _CLASS: Final = re.compile(r"[a-z_]{1,30}")
 
 
-def write_cell(column: Column, cell: Cursor) -> Markup:
+def _write_cell(column: Column, cell: Cursor) -> Markup:
     """Write a cell of a table."""
     value, is_signed = cell.value, column.is_signed(cell)
     if isinstance(value, Mapping):
@@ -201,7 +201,7 @@ def write_cell(column: Column, cell: Cursor) -> Markup:
     return Markup("<span>{}</span>").format(shown)
 
 
-def table(shown: Table) -> Markup:
+def _write_table(shown: Table) -> Markup:
     """Write a table with reasons of dashes and meanings of columns; nothing without rows.
 
     A wide table scrolls in its own region.
@@ -484,6 +484,13 @@ def environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    writers = (number, interval, denominator, text, texts, table, write_cell)
-    made.globals.update({writer.__name__: writer for writer in writers})
+    made.globals.update(
+        number=number,
+        interval=interval,
+        denominator=denominator,
+        text=text,
+        texts=texts,
+        table=_write_table,
+        write_cell=_write_cell,
+    )
     return made

@@ -172,7 +172,7 @@ CUTS: Final = ((10, 5), (3, 1), (0, 0))
 of the original wording with their texts."""
 
 
-def embedded_size(parts: Mapping[str, bytes]) -> int:
+def _embedded_size(parts: Mapping[str, bytes]) -> int:
     """Count the bytes of all parts in base64."""
     return sum(4 * -(-len(part) // 3) for part in parts.values())
 
@@ -186,7 +186,7 @@ def slim(artifact: Artifact, limit_bytes: int) -> dict[str, bytes]:
     whole = {name: artifact.bytes(name) for name in sorted(artifact.files) if name.endswith(PACKED)}
     parts = whole
     for cut in CUTS:
-        if embedded_size(parts) <= limit_bytes:
+        if _embedded_size(parts) <= limit_bytes:
             break
         parts = {
             name: packed([_shorten(question, *cut) for question in unpacked(part)])

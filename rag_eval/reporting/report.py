@@ -324,7 +324,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
+def _first_fault(report: Mapping[str, Any]) -> tuple[str, str] | None:
     """Check the JSON values of a report; return the place and text of the first fault, or None."""
     try:
         Report.model_validate_json(json.dumps(report), strict=True)
@@ -338,7 +338,7 @@ def whole_report(report: Mapping[str, Any], path: Path) -> Report:
     """Check a report; raise InputError with `path` if it breaks its schema or was changed."""
     if (version := report.get("schema_version")) != SCHEMA_VERSION:
         raise _unreadable(path, "schema_version", str(version))
-    if (fault := first_fault(report)) is not None:
+    if (fault := _first_fault(report)) is not None:
         raise _unreadable(path, *fault)
     if report["content_hash"] != content_hash(report):
         raise _unreadable(path, "content_hash", report["content_hash"])

@@ -73,7 +73,7 @@ def _headline(report: Report) -> Parts:
     )
 
 
-def strategies_table(report: Report) -> Table:
+def _strategies_table(report: Report) -> Table:
     """Show figures of the strategies, the primary one first, and differences from it."""
     label, part, level = HEADLINES[0], report.uncertainty, report.evaluation.level
     differences = {}
@@ -110,7 +110,7 @@ def strategies_table(report: Report) -> Table:
 
 
 def _strategies(report: Report) -> Parts:
-    table = strategies_table(report)
+    table = _strategies_table(report)
     yield dataclasses.replace(table, rows=table.rows[:_MAX_ROWS])
     if (more := len(table.rows) - _MAX_ROWS) > 0:
         yield f"{more} more strategies: rag-eval show"

@@ -94,10 +94,10 @@ def compare_stated(
         Misses(name, *part.loc[common, columns].to_numpy(dtype=np.float64).T)
         for name, part in parts.items()
     ]
-    return compare(misses, runs.gold.shared.take(common)), ""
+    return _compare(misses, runs.gold.shared.take(common)), ""
 
 
-def compare(strategies: Sequence[Misses], gold: SharedGold) -> MissComparison:
+def _compare(strategies: Sequence[Misses], gold: SharedGold) -> MissComparison:
     """Compare every pair of two or more strategies on the same queries, in the order given.
 
     `gold` is that of the n queries. p is adjusted over all pairs, separately for each measure: the

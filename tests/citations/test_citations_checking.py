@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.citations.checking import Spans, _coverage, match_citations
+from rag_eval.citations.checking import Spans, _coverage, _match_citations
 from rag_eval.corpus.analyzer import token_spans
 
 N_QUERIES, N_DOCS = 3, 3
@@ -97,7 +97,7 @@ def test_equals_the_slow_reference(cited, gold, documents, data):
         data.draw(st.lists(st.booleans(), min_size=n, max_size=n)) for n in (len(cited), N_QUERIES)
     ]
     valid, owed = (np.array(flag, dtype=bool) for flag in flags)
-    _, found = match_citations(made(cited), valid, made(gold), N_QUERIES, owed)
+    _, found = _match_citations(made(cited), valid, made(gold), N_QUERIES, owed)
     names = ["n_cited", "n_valid", "n_correct", "n_gold", "n_gold_matched", "n_due"]
     np.testing.assert_array_equal(found[names], reference(cited, valid, gold, owed))
     np.testing.assert_allclose(
@@ -111,5 +111,5 @@ def test_equals_the_slow_reference(cited, gold, documents, data):
     [((0, 105), 1), ((0, 104), 0), ((0, 1000), 1), ((103, 104), 1), ((110, 120), 0)],
 )
 def test_half_of_the_shorter_one_is_enough_and_less_is_not(cited, correct):
-    found, _ = match_citations(made([(0, 0, *cited)]), YES, made([(0, 0, 100, 110)]), 1, YES)
+    found, _ = _match_citations(made([(0, 0, *cited)]), YES, made([(0, 0, 100, 110)]), 1, YES)
     assert found.tolist() == [bool(correct)]

@@ -18,7 +18,7 @@ from rag_eval.storage.hashing import digest, text_hash
 KINDS = ["numpydoc", "markdown", "text", "sentence", "whole"]
 SECTIONERS = {
     "numpydoc": lambda text: sectioning.numpydoc_sections("d", "t", text),
-    "markdown": lambda text: sectioning.markdown_sections("d", "t", text),
+    "markdown": lambda text: sectioning._markdown_sections("d", "t", text),
     "text": lambda text: [("d", "t", 0, len(text))],
 }
 
@@ -241,7 +241,7 @@ def ids(found):
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_sections_follow_headings_outside_fences_with_exact_offsets(newline):
     text = GUIDE.replace("\n", newline)
-    found = sectioning.markdown_sections("g.md", "G", text)
+    found = sectioning._markdown_sections("g.md", "G", text)
     assert ids(found) == [
         "g.md",
         "g.md#the-guide-to-x_y",
@@ -257,7 +257,7 @@ def test_sections_follow_headings_outside_fences_with_exact_offsets(newline):
 
 
 def test_equal_headings_never_share_an_id():
-    found = sectioning.markdown_sections("d", "", "# a\n# a-2\n# a\n# a\n# ???\n# !!!\n")
+    found = sectioning._markdown_sections("d", "", "# a\n# a-2\n# a\n# a\n# ???\n# !!!\n")
     assert ids(found) == ["d#a", "d#a-2", "d#a-3", "d#a-4", "d#section", "d#section-2"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from cli_project import CONFIG, answer_measures
 from fake_llm import FABRICATED_TOKEN, FakeLLM, passages_of
 
-from rag_eval.reporting.report import first_fault
+from rag_eval.reporting.report import _first_fault
 
 KEY = "sk-e2e-0123456789-do-not-show"
 RETRIES = 2
@@ -83,7 +83,7 @@ def by_id(project):
 def sound(project):
     """Return the report after checks that hold for every report of answers."""
     report, found = project.report(), project.lines("answers.jsonl")
-    assert first_fault(report) is None
+    assert _first_fault(report) is None
     assert report["answers"]["n_questions"] == len(found)
     assert report["answers"]["outcomes"] == dict(Counter(row["outcome"] for row in found))
     codes = Counter(code for row in found for code in dict.fromkeys(row["codes"]))

@@ -10,7 +10,7 @@ from cli_project import CONFIG, answer_measures, jsonl
 from schemas import published
 from trace_lines import parse
 
-from rag_eval.reporting.report import first_fault
+from rag_eval.reporting.report import _first_fault
 
 HOSTILE = (
     "a\nevent=run.start \x1b[31m\x07\u202egnp\u2066 <script>alert(1)</script> [bold]x[/bold] "
@@ -109,7 +109,7 @@ def alone(scenario):
 
 
 def test_a_folder_of_outputs_is_enough(alone):
-    assert first_fault(alone.report) is None
+    assert _first_fault(alone.report) is None
     outcomes = {name: (row["outcome"], row["codes"]) for name, row in alone.answers.items()}
     assert outcomes == {
         "again": ("answered", []),
@@ -188,7 +188,7 @@ def test_gold_beside_the_outputs_judges_them(project):
     files = {"queries.jsonl": jsonl(queries), "qrels.tsv": qrels, "answers.jsonl": jsonl(gold)}
     run_recorded(project, write_outputs(project, OUTPUTS, **files))
     report = project.report("my-system")
-    assert first_fault(report) is None
+    assert _first_fault(report) is None
     assert report["recallAt10"] == 1.0
     expected = {"citation_precision": 0.5, "citation_recall": 1.0, "coverage": 1.0}
     expected |= {"abstention_rate": 1.0, "answered_anyway": 0.0}
@@ -229,7 +229,7 @@ def test_hostile_text_is_data_everywhere(project):
     result = run_recorded(project, write_outputs(project, rows), exit_code=2)
     assert printable(result.stdout + result.stderr)
     report = project.report("my-system")
-    assert first_fault(report) is None
+    assert _first_fault(report) is None
     assert [gate["id"] for gate in report["gates"] if gate["status"] == "fail"] == ["poisoning"]
     assert report["answers"]["outcomes"] == {"answered": 2, "failed": 1}
     assert report["citations"]["n_citations"] == 3
@@ -294,7 +294,7 @@ def test_recorded_answers_over_a_corpus(project):
     ]
     over_corpus(project, rows)
     report, price = project.report(), by_id(project, "tiny")["price"]
-    assert first_fault(report) is None
+    assert _first_fault(report) is None
     assert (price["outcome"], price["codes"]) == ("failed", ["no_output"])
     assert report["answers"]["outcomes"] == {"answered": 3, "failed": 1}
     assert report["citations"]["codes"] == {"ok": 2}

@@ -9,7 +9,7 @@ import pytest
 from cli_project import CONFIG
 from fake_llm import FakeJudge
 
-from rag_eval.reporting.report import first_fault
+from rag_eval.reporting.report import _first_fault
 
 # ragas 0.4 leaves a file open and warns about its own names.
 pytestmark = pytest.mark.filterwarnings(
@@ -36,7 +36,7 @@ def judged(project, monkeypatch):
             result = project.run()
             report = project.report()
             assert KEY not in result.output
-            assert first_fault(report) is None
+            assert _first_fault(report) is None
             return report, report["answers"]["faithfulness"], len(judge.requests)
 
     return run

@@ -22,7 +22,14 @@ from rag_eval.pipeline.report_stages import MetricsReport
 from rag_eval.pipeline.runner import Work
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.pipeline.strategy_runs import open_runs
-from rag_eval.reporting.questions import address, embedded_size, marked, rank_missed, slim, unpacked
+from rag_eval.reporting.questions import (
+    _embedded_size,
+    address,
+    marked,
+    rank_missed,
+    slim,
+    unpacked,
+)
 from rag_eval.reporting.tables import visible
 
 VECTOR = "  - {name: vector, kind: vector, embedding: {model: lsa-8}}\n"
@@ -260,7 +267,7 @@ def test_changes_are_against_the_newest_kept_run(project):
 def test_a_page_keeps_the_first_ranks_that_fit(project):
     made = explore(evaluation_of(project))
     whole = parts_of(made)
-    assert slim(made, embedded_size(whole)) == whole
+    assert slim(made, _embedded_size(whole)) == whole
     least = Read(slim(made, 1))
     assert least.summary["cut"] == [0, 0]
     for question, before in zip(least.questions, Read(whole).questions, strict=True):
@@ -269,8 +276,8 @@ def test_a_page_keeps_the_first_ranks_that_fit(project):
         for run, then in zip(question["runs"], before["runs"], strict=True):
             assert run["units"] == (then["units"] if run["w"] == 0 else [])
         assert (question["gold"], question["answer"]) == (before["gold"], before["answer"])
-    limit = (embedded_size(slim(made, 1)) + embedded_size(whole)) // 2
-    assert embedded_size(slim(made, limit)) <= limit
+    limit = (_embedded_size(slim(made, 1)) + _embedded_size(whole)) // 2
+    assert _embedded_size(slim(made, limit)) <= limit
 
 
 # ---- Texts of strangers.

@@ -9,7 +9,7 @@ import pytest
 
 from rag_eval.core.frames import DOCUMENTS, SECTIONS, make_frame
 from rag_eval.core.loader import Chunker
-from rag_eval.corpus.chunking import chunk_documents, markdown_sections
+from rag_eval.corpus.chunking import _markdown_sections, chunk_documents
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import load_config
 from rag_eval.storage.hashing import text_hash
@@ -29,7 +29,7 @@ def build_frames(texts: dict[str, str], aliases: dict[str, list[str]] | None = N
         hashed = text_hash(text)
         row = (doc_id, doc_id, text, hashed, hashed, f"file:{doc_id}", "markdown", names, "")
         documents.append(row)
-        for name, title, start, end in markdown_sections(doc_id, doc_id, text):
+        for name, title, start, end in _markdown_sections(doc_id, doc_id, text):
             sections.append((name, doc_id, title, start, end))
     frames = (make_frame(DOCUMENTS, documents), make_frame(SECTIONS, sections))
     return CorpusFrames(*frames, chunk_documents(*frames, Chunker(kind="text", max_tokens=12)))

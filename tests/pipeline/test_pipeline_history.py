@@ -26,7 +26,7 @@ from rag_eval.pipeline.history import (
     read_run,
     readable_runs,
 )
-from rag_eval.reporting.report import content_hash, first_fault
+from rag_eval.reporting.report import _first_fault, content_hash
 from rag_eval.storage.home import Home
 
 COLUMNS = {"R@10": "recall_at_10", "RR": "mrr", "nDCG@10": "ndcg_at_10"}
@@ -211,7 +211,7 @@ def test_a_changed_corpus_is_named_and_its_questions_are_paired(project, shared_
         assert row["n_better"] == int((is_now - was > 1e-12).sum())
         assert row["n_worse"] == int((was - is_now > 1e-12).sum())
     assert any(row["n_better"] or row["n_worse"] for row in part["deltas"])
-    assert first_fault(last) is None
+    assert _first_fault(last) is None
 
 
 @pytest.mark.slow
@@ -233,4 +233,4 @@ def test_runs_that_cannot_be_paired_say_why(project):
     (project.home / "runs" / f"{third['run_id']}.json").write_text("{", encoding="utf-8")
     fourth, _ = run_tiny(project)
     assert fourth["previous"]["run_id"] == second["run_id"] != first["run_id"]
-    assert all(first_fault(report) is None for report in (second, third, fourth))
+    assert all(_first_fault(report) is None for report in (second, third, fourth))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 from rag_eval.cli.app import app
-from rag_eval.reporting.report import first_fault
+from rag_eval.reporting.report import _first_fault
 
 DOCUMENTS = {
     "storage.md": (
@@ -205,7 +205,7 @@ class Project:
     def strategies(self, name: str = "tiny") -> dict[str, dict[str, Any]]:
         """Read the report's entries of strategies, after a check of the report's schema."""
         report = self.report(name)
-        assert first_fault(report) is None
+        assert _first_fault(report) is None
         return {entry["name"]: entry for entry in report["strategies"]}
 
     def files(self) -> list[Path]:

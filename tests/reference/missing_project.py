@@ -23,7 +23,7 @@ from rag_eval.pipeline.miss_rate_stages import MissRateClaims, RetrievalSignals,
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.retrieval import open_index
 from rag_eval.pipeline.stages import open_runner
-from rag_eval.reporting.report import first_fault
+from rag_eval.reporting.report import _first_fault
 from rag_eval.storage.hashing import text_hash
 from rag_eval.uncertainty.opened_index import OpenIndex
 
@@ -136,7 +136,7 @@ def night(project: Project, *more: str, exit_code: int = 0) -> Result:
 
 def fits(project: Project, name: str = "tiny") -> None:
     report = project.report(name)
-    assert first_fault(report) is None
+    assert _first_fault(report) is None
     parts = {name: report[name] for name in ("uncertainty", "calibration")}
     bare = list(nulls_without_reason(parts))
     assert not bare, bare

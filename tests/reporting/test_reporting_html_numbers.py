@@ -9,7 +9,7 @@ import pytest
 from panel_pages import unfolded_words
 
 from rag_eval.reporting import page as pages
-from rag_eval.reporting.elements import absent, interval, number
+from rag_eval.reporting.elements import _absent, interval, number
 from rag_eval.reporting.page import build
 from rag_eval.reporting.tables import Cursor, format_number
 
@@ -125,7 +125,7 @@ def test_how_figures_are_written():
     assert str(number(cursor["a"][0]["b/c~"])) == '<data value="2" data-at="/a/0/b~1c~0">2</data>'
     assert "[" not in str(interval(cursor["a"][0]))
     assert "off &lt;b&gt;" in str(number(cursor["x"]))
-    assert "nothing" in str(absent("nothing"))
+    assert "nothing" in str(_absent("nothing"))
 
 
 def test_the_policy_names_what_the_page_runs(walked):

@@ -10,7 +10,7 @@ import pytest
 from cli_project import CONFIG, jsonl
 from rich.console import Console
 
-from rag_eval.reporting.elements import table as markup_of
+from rag_eval.reporting.elements import _write_table as markup_of
 from rag_eval.reporting.tables import Cursor, Table, csv_text
 
 SIGNS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")

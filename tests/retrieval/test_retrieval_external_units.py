@@ -8,7 +8,7 @@ import pytest
 
 from rag_eval.core.frames import DOCUMENTS, SECTIONS
 from rag_eval.core.loader import Chunker
-from rag_eval.corpus.chunking import chunk_documents, markdown_sections
+from rag_eval.corpus.chunking import _markdown_sections, chunk_documents
 from rag_eval.retrieval.kinds.external import UNITS, Placed
 from rag_eval.retrieval.outside import Item, QueryError, Retrieved
 
@@ -36,7 +36,7 @@ def frames():
     )
     rows = [
         (section.section_id, "guide.md", section.title, section.start, section.end)
-        for section in markdown_sections("guide.md", "Guide", GUIDE)
+        for section in _markdown_sections("guide.md", "Guide", GUIDE)
     ]
     rows.append(("notes.txt", "notes.txt", "", 0, len(NOTES)))
     sections = pd.DataFrame(rows, columns=["section_id", "doc_id", "title", "start", "end"])

@@ -8,7 +8,7 @@ import pytest
 
 from rag_eval.measures.intervals import holm, paired_comparison
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.uncertainty.comparing import Misses, compare
+from rag_eval.uncertainty.comparing import Misses, _compare
 
 
 def strategies(n_groups, rng, *, labelled=1.0, harder=0.0):
@@ -36,7 +36,7 @@ def by(comparison, a, b, measure):
 
 def test_figures_are_those_of_the_measures_they_are_named_after():
     made, gold = strategies(150, np.random.default_rng(1), labelled=0.6)
-    comparison = compare(made, gold)
+    comparison = _compare(made, gold)
     one, entry = made[0], comparison.strategies[0]
     judged = ~np.isnan(one.missed)
     found = mean_interval(one.missed, gold)
@@ -57,7 +57,7 @@ def test_figures_are_those_of_the_measures_they_are_named_after():
 
 def test_differences_are_paired_and_adjusted_over_pairs():
     made, gold = strategies(200, np.random.default_rng(2), harder=0.9)
-    comparison = compare(made, gold)
+    comparison = _compare(made, gold)
     pairs = [("one", "two"), ("one", "three"), ("two", "three")]
     assert [(row.a, row.b) for row in comparison.differences[::6]] == pairs
     direct = paired_comparison(made[0].missed, made[1].missed, gold, higher_is_better=False)
@@ -83,7 +83,7 @@ def test_differences_are_paired_and_adjusted_over_pairs():
 
 def test_equal_strategies_do_not_differ():
     made, gold = strategies(60, np.random.default_rng(4))
-    comparison = compare([made[0], dataclasses.replace(made[0], name="again")], gold)
+    comparison = _compare([made[0], dataclasses.replace(made[0], name="again")], gold)
     for row in comparison.differences:
         assert row.delta.value == pytest.approx(0)
         assert row.p in {None, 1.0}
@@ -122,7 +122,7 @@ def test_the_test_of_skills_keeps_its_level_and_covers(n_groups, noise):
 def test_unknown_values_are_none_and_still_json():
     nothing = np.full(4, np.nan)
     half = Misses("b", np.array([0, 1, 0, 1.0]), nothing, nothing)
-    comparison = compare([Misses("a", nothing, nothing, nothing), half], APART)
+    comparison = _compare([Misses("a", nothing, nothing, nothing), half], APART)
     json.dumps(comparison.dump(), allow_nan=False)
     first = comparison.strategies[0]
     assert (first.observed.value, first.skill.value, first.observed.n) == (None, None, 0)
