@@ -34,10 +34,10 @@ from rag_eval.uncertainty.estimator import (
     PRIOR_FILE,
     PRIOR_KINDS,
     Kind,
+    MissRateModel,
     Prior,
     fit_head,
     fit_scaling,
-    model_from_prior,
 )
 from rag_eval.uncertainty.validation import Labelled
 
@@ -166,7 +166,9 @@ def held_out(sets: Sets, name: str) -> dict[str, dict[str, float]]:
     figures = {}
     for strategy, part in _usable(sets[name]).items():
         prior = fit_prior(sets, kind_of(strategy), without=name)
-        alone = model_from_prior(prior, part.names, part.signals).predict(part.signals, part.names)
+        alone = MissRateModel.from_prior(prior, part.names, part.signals).predict(
+            part.signals, part.names
+        )
         figures[strategy] = {
             "alone_auroc": round(float(roc_auc_score(part.missed, alone)), 3),
             "alone_skill": round(skill(alone, part.missed.astype(np.float64)), 3),

@@ -34,7 +34,6 @@ from rag_eval.uncertainty.estimator import (
     cross_validate,
     fit_head,
     fit_scaling,
-    load_prior,
     sigmoid,
 )
 from rag_eval.uncertainty.heuristic import heuristic_v0
@@ -340,7 +339,7 @@ def speed() -> None:
     for n in OUTCOMES:
         given = _generate(n)
         started, worked = time.perf_counter(), time.process_time()
-        calibration.calibrate(given, prior=load_prior("bm25"), checked_together=5)
+        calibration.calibrate(given, prior=Prior.shipped("bm25"), checked_together=5)
         seconds.append(time.process_time() - worked)
         figures = {"outcomes": n, "cpu_s": seconds[-1], "s": time.perf_counter() - started}
         limits = {OUTCOMES[0]: 2.0, OUTCOMES[-1]: 30.0}

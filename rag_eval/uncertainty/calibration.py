@@ -26,7 +26,6 @@ from rag_eval.uncertainty.calibrators import (
     CALIBRATOR_VERSION,
     Accepted,
     Outcomes,
-    accept_calibrator,
     accepted_calibrator,
     keep_calibrator,
 )
@@ -40,7 +39,6 @@ from rag_eval.uncertainty.estimator import (
     Prior,
     Stored,
     cross_validate,
-    fit_model,
 )
 from rag_eval.uncertainty.miss_rate_report import (
     Condition,
@@ -115,7 +113,7 @@ def calibrate(
     # In hundreds of fits to small matrices, threads would only wait for one another, and checks
     # of the same signals would take a third of the time.
     with threadpool_limits(limits=1), config_context(assume_finite=True):
-        model = fit_model(
+        model = MissRateModel.fit(
             labelled, group_ids, prior=prior, seed=seed, miss=miss, unlabelled=unlabelled
         )
         repeats = min(REPEATS, PREDICTIONS // len(labelled))
@@ -468,7 +466,7 @@ def _accept(
         )
         if before is None or accepted.model_copy(update={"at": before.at}) != before:
             check_lock()
-            accept_calibrator(home, facts.series, accepted)
+            accepted.accept(home, facts.series)
     return calibrator
 
 

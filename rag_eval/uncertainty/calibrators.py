@@ -105,6 +105,11 @@ class Accepted(BaseModel):
     status: Status
     at: str
 
+    def accept(self, home: Home, series: Series) -> None:
+        """Set the calibrator for later runs. The caller must hold the lock of the home."""
+        text = f"{canonical_json(self.model_dump(mode='json'))}\n"
+        home.write(_accepted_file(series), text.encode())
+
 
 def _identify(body: Mapping[str, object]) -> str:
     """Hash a calibrator without its times; older homes have `fitted_until`."""
@@ -144,12 +149,6 @@ def read_calibrator(home: Home, name: str) -> Mapping[str, object]:
 def _accepted_file(series: Series) -> str:
     dataset, strategy = gold_set_name(series.dataset), gold_set_name(series.strategy)
     return f"{CALIBRATORS}/accepted/{dataset}/{strategy}/{series.target}@{series.k}.json"
-
-
-def accept_calibrator(home: Home, series: Series, accepted: Accepted) -> None:
-    """Set the calibrator for later runs. The caller must hold the lock of the home."""
-    text = f"{canonical_json(accepted.model_dump(mode='json'))}\n"
-    home.write(_accepted_file(series), text.encode())
 
 
 def accepted_calibrator(home: Home, series: Series) -> Accepted | None:

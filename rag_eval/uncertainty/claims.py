@@ -26,14 +26,15 @@ from rag_eval.measures.run_scores import RankedRuns, figure_of, judge_runs
 from rag_eval.uncertainty.calibrators import CalibratorInUse
 from rag_eval.uncertainty.confidence import Absent as AbsentValue
 from rag_eval.uncertainty.confidence import (
+    Bounded,
     Confidence,
+    Derived,
+    Deterministic,
     Measured,
     MissRate,
     calibrated_confidence,
     effective,
     final_confidence,
-    groundedness_confidence,
-    reported_confidence,
     retrieval_confidence,
 )
 from rag_eval.uncertainty.estimator import (
@@ -41,11 +42,8 @@ from rag_eval.uncertainty.estimator import (
     Miss,
     MissRateModel,
     Prior,
-    load_prior,
-    model_from_prior,
-    prior_origin,
 )
-from rag_eval.uncertainty.heuristic import HEURISTIC, JudgedTexts, similar_history, with_history
+from rag_eval.uncertainty.heuristic import HEURISTIC, JudgedTexts, with_history
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
     AnswerConfidences,
@@ -132,14 +130,14 @@ def choose_source(
         status: Status = "stale" if stale else "uncalibrated"
         return RateSource(fingerprint, status, HEURISTIC, f"{why}; {missing}"), None
     prior = prior_of(config, name)
-    reason = f"{why}; the prior was fitted on {prior_origin()}"
+    reason = f"{why}; the prior was fitted on {prior.fitted_on()}"
     source = RateSource(fingerprint, "stale" if stale else "prior", f"prior:{prior.id}", reason)
-    return source, model_from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k))
+    return source, MissRateModel.from_prior(prior, SIGNALS, unlabelled, Miss(k=spec.k))
 
 
 def prior_of(config: GoldSetConfig, name: str) -> Prior:
     """Read the shipped prior for the kind of a strategy."""
-    return load_prior(config.base_of(config.strategy(name)).prior)
+    return Prior.shipped(config.base_of(config.strategy(name)).prior)
 
 
 def no_prior(target: Target, k: int) -> str:
@@ -172,7 +170,7 @@ def state_rates(
         variants[name].tolist() for name in ("query_id", "paraphrase_id", "group_id", "text")
     )
     queries, wordings, groups, texts = columns
-    history, n_similar = similar_history(texts, groups, judged)
+    history, n_similar = judged.similar_history(texts, groups)
     retrievals = zip(queries, wordings, map(int, signals["seed"]), texts, strict=True)
     guess = with_history(signals[HEURISTIC].to_numpy(), history)
     claims = pd.DataFrame(
@@ -420,9 +418,9 @@ def weigh_answers(
         if answer.mode == "deterministic":
             value = scores["groundedness"][query]
             is_scored = answered and not pd.isna(value)
-            synthesis = groundedness_confidence(float(value) if is_scored else None)
+            synthesis = _groundedness_confidence(float(value) if is_scored else None)
         else:
-            synthesis = reported_confidence(answer.confidence if answered else None, answer.mode)
+            synthesis = _reported_confidence(answer.confidence if answered else None, answer.mode)
         miss = source.read_rate(rows[query])
         of_others = right_of_group.get(gold.group_of[query], right)
         by_query[query] = {
@@ -432,6 +430,32 @@ def weigh_answers(
             "calibrated_confidence": calibrated_confidence(synthesis, miss, of_others),
         }
     return AnswerWorth(strategy, by_query, right)
+
+
+def _reported_confidence(reported: float | None, system: str) -> Confidence:
+    """Give the synthesis confidence that a model or recorded system reported; absent without it."""
+    if reported is None:
+        return AbsentValue(reason="insufficient_data")
+    basis = "reported by the system that answered, not checked here"
+    bounded = Bounded(low=0.0, high=reported, basis=basis, citation=system)
+    formula = "as reported by the system"
+    return Derived(value=reported, formula=formula, inputs={"reported": bounded})
+
+
+def _groundedness_confidence(groundedness: float | None) -> Confidence:
+    """Compute the synthesis confidence of a deterministic answer: the mean groundedness.
+
+    It is absent for an answer without sentences (None).
+    """
+    if groundedness is None:
+        return AbsentValue(reason="not_applicable")
+    reason = (
+        "counted: idf-weighted share of each sentence's words found in the evidence, mean over"
+        " sentences"
+    )
+    counted = Deterministic(value=groundedness, reason=reason)
+    formula = "mean groundedness of the answer's sentences"
+    return Derived(value=groundedness, formula=formula, inputs={"groundedness": counted})
 
 
 T = TypeVar("T")

@@ -215,32 +215,6 @@ def retrieval_confidence(miss: MissRate) -> Confidence:
     return Derived(value=hit, formula="1 - miss_rate", inputs={"hit_rate": evidence})
 
 
-def groundedness_confidence(groundedness: float | None) -> Confidence:
-    """Compute the synthesis confidence of a deterministic answer: the mean groundedness.
-
-    It is absent for an answer without sentences (None).
-    """
-    if groundedness is None:
-        return Absent(reason="not_applicable")
-    reason = (
-        "counted: idf-weighted share of each sentence's words found in the evidence, mean over"
-        " sentences"
-    )
-    counted = Deterministic(value=groundedness, reason=reason)
-    formula = "mean groundedness of the answer's sentences"
-    return Derived(value=groundedness, formula=formula, inputs={"groundedness": counted})
-
-
-def reported_confidence(reported: float | None, system: str) -> Confidence:
-    """Give the synthesis confidence that a model or recorded system reported; absent without it."""
-    if reported is None:
-        return Absent(reason="insufficient_data")
-    basis = "reported by the system that answered, not checked here"
-    bounded = Bounded(low=0.0, high=reported, basis=basis, citation=system)
-    formula = "as reported by the system"
-    return Derived(value=reported, formula=formula, inputs={"reported": bounded})
-
-
 def final_confidence(synthesis: Confidence, miss: MissRate) -> Derived:
     """Compute the conservative figure synthesis_confidence * (1 - miss_rate) for every answer.
 

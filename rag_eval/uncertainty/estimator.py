@@ -8,18 +8,20 @@ how far the outcomes support the fit; so far the stated rate moves away from the
 
 import dataclasses
 import functools
+import heapq
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from rag_eval.core.arrays import FloatArray, IntArray
 from rag_eval.core.types import BinaryTarget
 from rag_eval.storage.hashing import digest
-from rag_eval.uncertainty.validation import Labelled, grouped_folds
+from rag_eval.uncertainty.validation import Labelled
 
 PRIOR_FILE: Final = "prior.json"
 Kind = Literal["any", "bm25", "vector", "hybrid"]
@@ -107,23 +109,23 @@ class Prior(Stored):
         by_name = dict(zip(self.names, self.coefficients, strict=True))
         return np.array([by_name.get(name, 0.0) for name in names])
 
+    @classmethod
+    def shipped(cls, kind: Kind = "any") -> Self:
+        """Read the shipped prior of a kind of strategy; `any` was fitted on all kinds together."""
+        return cls.from_json(_read_priors()[kind])
+
+    @staticmethod
+    def fitted_on() -> str:
+        """Name the kinds of collections that the shipped priors were fitted on."""
+        kinds = _read_priors()["provenance"]["fitted_on"]
+        return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+
 
 @functools.cache
 def _read_priors() -> Mapping[str, Any]:
     text = (files("rag_eval.uncertainty") / PRIOR_FILE).read_text(encoding="utf-8")
     document: Mapping[str, Any] = json.loads(text)
     return document
-
-
-def load_prior(kind: Kind = "any") -> Prior:
-    """Read the shipped prior of a kind of strategy; `any` was fitted on all kinds together."""
-    return Prior.from_json(_read_priors()[kind])
-
-
-def prior_origin() -> str:
-    """Name the kinds of collections that the shipped priors were fitted on."""
-    kinds = _read_priors()["provenance"]["fitted_on"]
-    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
 
 
 # ---- A single fit.
@@ -351,73 +353,96 @@ class MissRateModel(Stored):
             result[:, rows] = value, sigmoid(log_odds - reach), sigmoid(log_odds + reach)
         return result
 
+    @classmethod
+    def fit(
+        cls,
+        labelled: Labelled,
+        group_ids: Sequence[str],
+        *,
+        prior: Prior | None,
+        seed: int,
+        miss: Miss = ANY_AT_10,
+        unlabelled: FloatArray | None = None,
+    ) -> Self:
+        """Fit the estimator to outcomes, and ten times more without a tenth of the groups.
 
-def fit_model(
-    labelled: Labelled,
-    group_ids: Sequence[str],
-    *,
-    prior: Prior | None,
-    seed: int,
-    miss: Miss = ANY_AT_10,
-    unlabelled: FloatArray | None = None,
-) -> MissRateModel:
-    """Fit the estimator to outcomes, and ten times more without a tenth of the groups.
+        `group_ids` names the group of each row. `seed` deals the folds. `unlabelled` as in
+        `fit_head`. Raises ValueError for fewer than two groups, because none could be held out.
+        """
+        fold = _deal_folds(labelled.group, np.random.default_rng(seed))
+        whole, *folds = (
+            fit_head(labelled.take(fold != number), prior=prior, unlabelled=unlabelled)
+            for number in range(-1, int(fold.max()) + 1)
+        )
+        return cls(
+            target=miss.target,
+            k=miss.k,
+            head=whole,
+            covariance=_fit_covariance(whole, labelled, prior=prior),
+            folds=tuple(folds),
+            fold_of_group=dict(sorted(zip(group_ids, fold.tolist(), strict=True))),
+            prior=prior.id if prior else "",
+            n=len(labelled),
+            groups=len(set(group_ids)),
+            misses=int(labelled.missed.sum()),
+        )
 
-    `group_ids` names the group of each row. `seed` deals the folds. `unlabelled` as in `fit_head`.
-    Raises ValueError for fewer than two groups, because no group could be held out.
-    """
-    fold = _deal_folds(labelled.group, np.random.default_rng(seed))
-    whole, *folds = (
-        fit_head(labelled.take(fold != number), prior=prior, unlabelled=unlabelled)
-        for number in range(-1, int(fold.max()) + 1)
-    )
-    return MissRateModel(
-        target=miss.target,
-        k=miss.k,
-        head=whole,
-        covariance=_fit_covariance(whole, labelled, prior=prior),
-        folds=tuple(folds),
-        fold_of_group=dict(sorted(zip(group_ids, fold.tolist(), strict=True))),
-        prior=prior.id if prior else "",
-        n=len(labelled),
-        groups=len(set(group_ids)),
-        misses=int(labelled.missed.sum()),
-    )
+    @classmethod
+    def from_prior(
+        cls, prior: Prior, names: Sequence[str], unlabelled: FloatArray, miss: Miss = ANY_AT_10
+    ) -> Self:
+        """Build the estimator of a strategy without outcomes: the prior over its z-scores [m, p].
+
+        The log-odds are multiplied by ``1 / sqrt(1 + pi v / 8)``, where v is their variance between
+        collections, which gives the mean probability over collections (MacKay 1992, Neural
+        Computation 4:720-736).
+        """
+        scaled = fit_scaling(unlabelled)
+        factor = 1 / float(np.sqrt(1 + np.pi * prior.spread**2 / 8))
+        level = factor * prior.intercept
+        rate = float(1 / (1 + np.exp(-level)))
+        head = Head(tuple(names), *scaled, level, factor * prior.over(names), rate)
+        return cls(
+            miss.target,
+            miss.k,
+            head,
+            covariance=np.diag([prior.spread**2, *np.zeros(len(names))]),
+            folds=(),
+            fold_of_group={},
+            prior=prior.id,
+            n=0,
+            groups=0,
+            misses=0,
+        )
 
 
 def _deal_folds(group: IntArray, rng: np.random.Generator) -> IntArray:
-    fold = grouped_folds(group, N_FOLDS, rng)
+    fold = _grouped_folds(group, N_FOLDS, rng)
     if not fold.any():
         raise ValueError("cross-validation needs outcomes of at least two groups")
     return fold
 
 
-def model_from_prior(
-    prior: Prior, names: Sequence[str], unlabelled: FloatArray, miss: Miss = ANY_AT_10
-) -> MissRateModel:
-    """Build the estimator of a strategy without outcomes: the prior over its own z-scores [m, p].
+def _grouped_folds(group: ArrayLike, n_folds: int, rng: np.random.Generator) -> IntArray:
+    """Deal whole groups into folds of nearly equal size; return fold codes from 0, [n].
 
-    The log-odds are multiplied by ``1 / sqrt(1 + pi v / 8)``, where v is their variance between
-    collections, which gives the mean probability over collections (MacKay 1992, Neural Computation
-    4:720-736).
+    Groups are dealt from the largest to the smallest, equal sizes in random order. Each group goes
+    into the smallest fold so far. With fewer groups than folds, each group is a fold.
+
+    >>> _grouped_folds([5, 5, 5, 8, 8, 9], 2, np.random.default_rng(0)).tolist()
+    [0, 0, 0, 1, 1, 1]
     """
-    scaled = fit_scaling(unlabelled)
-    factor = 1 / float(np.sqrt(1 + np.pi * prior.spread**2 / 8))
-    level = factor * prior.intercept
-    rate = float(1 / (1 + np.exp(-level)))
-    head = Head(tuple(names), *scaled, level, factor * prior.over(names), rate)
-    return MissRateModel(
-        miss.target,
-        miss.k,
-        head,
-        covariance=np.diag([prior.spread**2, *np.zeros(len(names))]),
-        folds=(),
-        fold_of_group={},
-        prior=prior.id,
-        n=0,
-        groups=0,
-        misses=0,
-    )
+    _, code = np.unique(np.asarray(group, dtype=np.int64), return_inverse=True)
+    sizes = np.bincount(code)
+    order = rng.permutation(len(sizes))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    heap = [(0, fold) for fold in range(n_folds)]
+    fold_of = np.zeros(len(sizes), dtype=np.int64)
+    for at, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        dealt, fold = heap[0]
+        fold_of[at] = fold
+        heapq.heapreplace(heap, (dealt + size, fold))
+    return fold_of[code]
 
 
 def cross_validate(

@@ -267,6 +267,11 @@ class ExpansionContext:
             for text, line in zip(self.texts(which), lines, strict=True)
         ]
 
+    def expand(self, name: ExpansionName, which: IntArray) -> list[str | None]:
+        """Expand some questions by a strategy; None where it adds nothing to a question."""
+        blocks = (which[start : start + BLOCK] for start in range(0, len(which), BLOCK))
+        return [text for block in blocks for text in _STRATEGIES[name](self, block)]
+
 
 Expand = Callable[[ExpansionContext, IntArray], list[str | None]]
 """Function that returns expanded texts of some questions, None if a strategy adds nothing."""
@@ -548,9 +553,3 @@ _STRATEGIES: Final[Mapping[ExpansionName, Expand]] = {
     "code_pattern": _expand_code_pattern,
     "negative_sampling": _expand_negative_sampling,
 }
-
-
-def expand(name: ExpansionName, context: ExpansionContext, which: IntArray) -> list[str | None]:
-    """Expand some questions by a strategy; None where it adds nothing to a question."""
-    blocks = (which[start : start + BLOCK] for start in range(0, len(which), BLOCK))
-    return [text for block in blocks for text in _STRATEGIES[name](context, block)]

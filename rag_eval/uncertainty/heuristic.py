@@ -138,33 +138,32 @@ class JudgedTexts(NamedTuple):
     groups: Sequence[str]
     missed: FloatArray
 
+    def similar_history(
+        self, texts: Sequence[str], groups: Sequence[str]
+    ) -> tuple[FloatArray, IntArray]:
+        """Compute the history of n questions, and the number of similar judged questions behind it.
 
-def similar_history(
-    texts: Sequence[str], groups: Sequence[str], past: JudgedTexts
-) -> tuple[FloatArray, IntArray]:
-    """Compute the history of n questions, and the number of similar judged questions behind it.
+        A judged question is similar if it shares at least half of the content words of both. Judged
+        questions of the question's own group do not count: they would tell its own outcome. Without
+        a similar question the history is HISTORY.
+        """
+        from scipy.sparse import csr_array
 
-    A judged question is similar if it shares at least half of the content words of both. Judged
-    questions of the question's own group do not count: they would tell its own outcome. Without a
-    similar question the history is HISTORY.
-    """
-    from scipy.sparse import csr_array
-
-    analyzer, n = Analyzer(), len(texts)
-    rows = [sorted(set(row)) for row in analyzer.index([*texts, *past.texts])]
-    n_terms = len(analyzer.vocabulary)
-    words = csr_array(count_matrix(rows, n_terms), shape=(len(rows), n_terms))
-    sizes, judged_words = np.array([len(row) for row in rows]), words[n:].T.tocsr()
-    group = pd.factorize(np.array([*groups, *past.groups], dtype=object))[0]
-    misses, counts = np.zeros(n), np.zeros(n, dtype=np.int64)
-    for start in range(0, n, BLOCK):
-        common = (words[start : min(start + BLOCK, n)] @ judged_words).tocoo()
-        at, other = common.row + start, common.col
-        union = sizes[at] + sizes[n + other] - common.data
-        similar = (common.data >= SIMILAR * union) & (group[at] != group[n + other])
-        misses += np.bincount(at[similar], past.missed[other[similar]], minlength=n)
-        counts += np.bincount(at[similar], minlength=n)
-    return np.asarray((misses + STRENGTH * HISTORY) / (counts + STRENGTH)), counts
+        analyzer, n = Analyzer(), len(texts)
+        rows = [sorted(set(row)) for row in analyzer.index([*texts, *self.texts])]
+        n_terms = len(analyzer.vocabulary)
+        words = csr_array(count_matrix(rows, n_terms), shape=(len(rows), n_terms))
+        sizes, judged_words = np.array([len(row) for row in rows]), words[n:].T.tocsr()
+        group = pd.factorize(np.array([*groups, *self.groups], dtype=object))[0]
+        misses, counts = np.zeros(n), np.zeros(n, dtype=np.int64)
+        for start in range(0, n, BLOCK):
+            common = (words[start : min(start + BLOCK, n)] @ judged_words).tocoo()
+            at, other = common.row + start, common.col
+            union = sizes[at] + sizes[n + other] - common.data
+            similar = (common.data >= SIMILAR * union) & (group[at] != group[n + other])
+            misses += np.bincount(at[similar], self.missed[other[similar]], minlength=n)
+            counts += np.bincount(at[similar], minlength=n)
+        return np.asarray((misses + STRENGTH * HISTORY) / (counts + STRENGTH)), counts
 
 
 def with_history(guess: FloatArray, history: FloatArray) -> FloatArray:

@@ -41,7 +41,6 @@ from rag_eval.uncertainty.confidence import SEVERITIES, Gap
 from rag_eval.uncertainty.expansion import (
     CorpusWords,
     ExpansionContext,
-    expand,
     find_runs,
     is_identifier,
 )
@@ -541,7 +540,7 @@ class _Questions:
             for place, queue in queues.items():
                 wanted.setdefault(queue.pop(0), []).append(place)
             for name, places in wanted.items():
-                texts = expand(name, context, np.array(places, dtype=np.int64))
+                texts = context.expand(name, np.array(places, dtype=np.int64))
                 for place, text in zip(places, texts, strict=True):
                     self.tried[place].add(name)
                     if text is None or text in self.asked[place]:

@@ -5,7 +5,6 @@
 """
 
 import dataclasses
-import heapq
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final, get_args
@@ -72,28 +71,6 @@ class Labelled:
         """Keep some rows, by mask or index."""
         names = ("signals", "missed", "group", "weight", "question")
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
-
-
-def grouped_folds(group: npt.ArrayLike, n_folds: int, rng: np.random.Generator) -> IntArray:
-    """Deal whole groups into folds of nearly equal size; return fold codes from 0, [n].
-
-    Groups are dealt from the largest to the smallest, equal sizes in random order. Each group goes
-    into the smallest fold so far. With fewer groups than folds, each group is a fold.
-
-    >>> grouped_folds([5, 5, 5, 8, 8, 9], 2, np.random.default_rng(0)).tolist()
-    [0, 0, 0, 1, 1, 1]
-    """
-    _, code = np.unique(np.asarray(group, dtype=np.int64), return_inverse=True)
-    sizes = np.bincount(code)
-    order = rng.permutation(len(sizes))
-    order = order[np.argsort(-sizes[order], kind="stable")]
-    heap = [(0, fold) for fold in range(n_folds)]
-    fold_of = np.zeros(len(sizes), dtype=np.int64)
-    for at, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-        dealt, fold = heap[0]
-        fold_of[at] = fold
-        heapq.heapreplace(heap, (dealt + size, fold))
-    return fold_of[code]
 
 
 # ---- Means over dependent questions.

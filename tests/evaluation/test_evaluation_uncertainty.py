@@ -16,7 +16,6 @@ from rag_eval.retrieval.ranking import Ranking, run_frame
 from rag_eval.storage.home import Home
 from rag_eval.uncertainty.calibrators import (
     Accepted,
-    accept_calibrator,
     accepted_calibrator,
     find_accepted,
     keep_calibrator,
@@ -106,7 +105,7 @@ def accepted(status):
 def test_what_was_accepted_is_read_back_and_damage_is_told(tmp_path):
     choice = accepted("provisional")
     assert accepted_calibrator(Home(tmp_path), SERIES) is None
-    accept_calibrator(Home(tmp_path), SERIES, choice)
+    choice.accept(Home(tmp_path), SERIES)
     assert accepted_calibrator(Home(tmp_path), SERIES) == choice
     assert accepted_calibrator(Home(tmp_path), Series("tiny", "bm25", "miss_some", 10)) is None
     assert accepted_calibrator(Home(tmp_path), Series("tiny", "bm25", "miss_any", 5)) is None
@@ -135,7 +134,7 @@ def test_what_had_earned_nothing_does_not_go_stale_with_another_fingerprint(
     project, earned, spoken
 ):
     evaluation = opened(project)
-    accept_calibrator(Home(project.home), SERIES, accepted(earned))
+    accepted(earned).accept(Home(project.home), SERIES)
     assert find_accepted(evaluation.home, evaluation.config, "bm25", "now").status == spoken
 
 
@@ -143,7 +142,7 @@ def test_a_calibrator_of_an_earlier_version_is_stale_and_not_read(project):
     evaluation = opened(project)
     name = keep_calibrator(Home(project.home), {**BODY, "schema_version": 1})
     choice = accepted("measured").model_copy(update={"calibrator_id": name})
-    accept_calibrator(Home(project.home), SERIES, choice)
+    choice.accept(Home(project.home), SERIES)
     found = find_accepted(evaluation.home, evaluation.config, "bm25", "before")
     assert (found.calibrator_id, found.status, found.body) == (name, "stale", None)
 

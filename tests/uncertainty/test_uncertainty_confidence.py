@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from rag_eval.uncertainty.claims import _groundedness_confidence, _reported_confidence
 from rag_eval.uncertainty.confidence import (
     Absent,
     Bounded,
@@ -20,9 +21,7 @@ from rag_eval.uncertainty.confidence import (
     calibrated_confidence,
     effective,
     final_confidence,
-    groundedness_confidence,
     parse,
-    reported_confidence,
     retrieval_confidence,
     summarize,
 )
@@ -103,7 +102,7 @@ def test_impossible_values_are_refused():
 def test_final_confidence_is_below_synthesis_wherever_something_may_be_missed(
     grounded, value, status
 ):
-    synthesis = groundedness_confidence(grounded)
+    synthesis = _groundedness_confidence(grounded)
     final = final_confidence(synthesis, miss(value, status, 0.0, 1.0))
     assert final.value == pytest.approx(grounded * (1 - value))
     assert final.value < grounded or grounded == 0
@@ -111,7 +110,7 @@ def test_final_confidence_is_below_synthesis_wherever_something_may_be_missed(
 
 
 def test_only_an_earned_miss_rate_discounts():
-    synthesis = groundedness_confidence(0.8)
+    synthesis = _groundedness_confidence(0.8)
     for status in ("absent", "uncalibrated", "prior", "stale"):
         found = calibrated_confidence(synthesis, miss(0.5, status, 0.4, 0.6))
         assert found == Absent(reason="uncalibrated")
@@ -121,7 +120,7 @@ def test_only_an_earned_miss_rate_discounts():
     measured = miss(0.5, "measured", 0.4, 0.6)
     right = Measured(value=0.2, dataset="d", n=40, ci_low=0.1, ci_high=0.3, measured_at=AT)
     assert effective(calibrated_confidence(synthesis, measured, right)) == pytest.approx(0.5)
-    unknown = reported_confidence(None, "x")
+    unknown = _reported_confidence(None, "x")
     assert calibrated_confidence(unknown, measured) == Absent(reason="insufficient_data")
 
 
@@ -140,7 +139,7 @@ def test_what_stands_behind_a_retrieval_confidence_is_named():
 
 
 def test_a_reported_confidence_is_taken_at_its_word_and_marked_so():
-    value = reported_confidence(0.9, "recorded")
+    value = _reported_confidence(0.9, "recorded")
     assert (effective(value), value.inputs["reported"].type) == (0.9, "bounded")
 
 

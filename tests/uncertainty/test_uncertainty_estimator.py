@@ -16,9 +16,7 @@ from rag_eval.uncertainty.estimator import (
     _fit_covariance,
     cross_validate,
     fit_head,
-    fit_model,
     fit_scaling,
-    model_from_prior,
     sigmoid,
 )
 from rag_eval.uncertainty.validation import Labelled
@@ -94,7 +92,9 @@ def test_signals_of_noise_leave_the_base_rate():
 
 def test_a_model_is_read_back_bit_by_bit():
     labelled, _ = _judged(300, 1)
-    model = fit_model(labelled, _ids(labelled), prior=None, seed=3, miss=Miss("miss_some", 5))
+    model = MissRateModel.fit(
+        labelled, _ids(labelled), prior=None, seed=3, miss=Miss("miss_some", 5)
+    )
     again = MissRateModel.from_json(json.loads(json.dumps(model.to_json())))
     assert again.to_json() == model.to_json()
     for ids in (None, _ids(labelled)):
@@ -109,7 +109,9 @@ def test_a_judged_group_is_predicted_by_a_fit_without_it():
     labelled, _ = _judged(200, 3)
     rows = labelled.group == 17
     changed = dataclasses.replace(labelled, missed=labelled.missed ^ rows)
-    models = [fit_model(each, _ids(labelled), prior=None, seed=0) for each in (labelled, changed)]
+    models = [
+        MissRateModel.fit(each, _ids(labelled), prior=None, seed=0) for each in (labelled, changed)
+    ]
     own, new, other = (
         [model.predict(labelled.signals[rows], labelled.names, ids) for model in models]
         for ids in (["g17"] * 2, None, ["never judged"] * 2)
@@ -121,7 +123,7 @@ def test_a_judged_group_is_predicted_by_a_fit_without_it():
 
 def test_signals_come_in_any_order_and_none_may_miss():
     labelled, _ = _judged(200, 4)
-    model = fit_model(labelled, _ids(labelled), prior=None, seed=0)
+    model = MissRateModel.fit(labelled, _ids(labelled), prior=None, seed=0)
     order = [3, 1, 0, 2, 7, 6, 5, 4, 0]
     names = (*(labelled.names[i] for i in order[:-1]), "unheard of")
     shuffled = model.predict(labelled.signals[:, order], names)
@@ -184,7 +186,7 @@ def test_a_right_prior_helps_and_a_wrong_one_does_no_harm():
 
 def test_the_prior_alone_estimates_without_outcomes():
     test, true = _judged(2000, 8, coefficients=np.full(P, 0.4), intercept=-0.5)
-    model = model_from_prior(_prior(), test.names, test.signals)
+    model = MissRateModel.from_prior(_prior(), test.names, test.signals)
     value = model.predict(test.signals, test.names)
     low, high = model.interval(test.signals, test.names)
     assert (model.n, model.groups, model.misses, model.prior) == (0, 0, 0, _prior().id)
@@ -227,7 +229,7 @@ def test_intervals_cover_the_known_probability(n, p, spread, group_size):
         judged = labelled.take(np.arange(n))
         head = fit_head(judged, prior=None)
         model = dataclasses.replace(
-            model_from_prior(_prior(np.zeros(p)), labelled.names, judged.signals),
+            MissRateModel.from_prior(_prior(np.zeros(p)), labelled.names, judged.signals),
             head=head,
             covariance=_fit_covariance(head, judged, prior=None),
         )

@@ -5,12 +5,12 @@ import pytest
 from expansion_corpus import ANIMALS, FILLER, make_context
 
 from rag_eval.core.config import EXPANSIONS
-from rag_eval.uncertainty.expansion import MAX_QUESTION_CHARS, expand
+from rag_eval.uncertainty.expansion import MAX_QUESTION_CHARS
 
 
 def expanded(name, texts, questions, **more):
     context = make_context(texts, questions, **more)
-    return expand(name, context, np.arange(len(questions)))
+    return context.expand(name, np.arange(len(questions)))
 
 
 def added(name, texts, question, **more):
@@ -100,9 +100,9 @@ def test_strategies_are_deterministic_and_independent_of_the_batch(name):
     texts = VEHICLES[:100] + ANIMALS + CODE
     whole = expanded(name, texts, QUESTIONS)
     context = make_context(texts, QUESTIONS)
-    assert expand(name, context, np.arange(len(QUESTIONS))) == whole
-    assert expand(name, context, np.array([5, 1])) == [whole[5], whole[1]]
-    assert expand(name, context, np.zeros(0, dtype=np.int64)) == []
+    assert context.expand(name, np.arange(len(QUESTIONS))) == whole
+    assert context.expand(name, np.array([5, 1])) == [whole[5], whole[1]]
+    assert context.expand(name, np.zeros(0, dtype=np.int64)) == []
     assert [whole[place] for place in (3, 4, 6)] == [None, None, None]
 
 

@@ -15,7 +15,6 @@ from rag_eval.uncertainty.expansion import (
     MAX_SNIPPET_CHARS,
     MAX_TEXT_CHARS,
     ChatSuggester,
-    expand,
 )
 
 TEXTS = ANIMALS + FILLER
@@ -61,11 +60,11 @@ def test_suggestions_come_from_the_endpoint(llm):
     asked = ["spaniel", "granite ledge"]
     context = make_context(TEXTS, asked, suggester=suggester(llm))
     reworded = [f"Which dog: {question}" for question in asked]
-    assert expand("reformulation", context, np.arange(2)) == reworded
-    assert expand("related_concept", context, np.array([1])) == ["granite ledge dog breeds fur"]
+    assert context.expand("reformulation", np.arange(2)) == reworded
+    assert context.expand("related_concept", np.array([1])) == ["granite ledge dog breeds fur"]
     assert len(llm.received) == 3
     assert any("the spaniel is a dog of brown fur" in sent.prompt for sent in llm.received)
-    expand("synonym", context, np.array([0]))
+    context.expand("synonym", np.array([0]))
     assert len(llm.received) == 3
 
 
@@ -75,7 +74,7 @@ def test_suggestions_come_from_the_endpoint(llm):
 def test_a_model_that_fails_leaves_the_question_to_the_corpus(llm, model):
     asked = suggester(llm, model)
     texts = [
-        expand("reformulation", make_context(TEXTS, ["spaniel"], suggester=one), np.array([0]))
+        make_context(TEXTS, ["spaniel"], suggester=one).expand("reformulation", np.array([0]))
         for one in (asked, None)
     ]
     assert texts[0] == texts[1]

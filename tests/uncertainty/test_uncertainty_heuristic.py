@@ -6,7 +6,6 @@ from rag_eval.uncertainty.heuristic import (
     JudgedTexts,
     estimate,
     heuristic_v0,
-    similar_history,
     with_history,
 )
 from rag_eval.uncertainty.signals import RankedBatch, TermSpace
@@ -73,7 +72,7 @@ JUDGED = JudgedTexts(
     ],
 )
 def test_history_is_the_shrunk_rate_of_similar_judged(text, group, misses, n):
-    history, counts = similar_history([text], [group], JUDGED)
+    history, counts = JUDGED.similar_history([text], [group])
     assert counts.tolist() == [n]
     assert history == pytest.approx([(misses + 5 * 0.3) / (n + 5)])
     assert with_history(np.array([0.4]), history) == pytest.approx(0.4 + 0.3 * (history - 0.3))
@@ -81,5 +80,5 @@ def test_history_is_the_shrunk_rate_of_similar_judged(text, group, misses, n):
 
 def test_without_judged_questions_the_history_is_constant():
     nothing = JudgedTexts([], [], np.zeros(0))
-    history, counts = similar_history(["sort rows"], ["a"], nothing)
+    history, counts = nothing.similar_history(["sort rows"], ["a"])
     assert (history.tolist(), counts.tolist()) == ([pytest.approx(0.3)], [0])

@@ -5,13 +5,13 @@ from importlib.resources import files
 
 import pytest
 
-from rag_eval.uncertainty.estimator import PRIOR_FILE, PRIOR_KINDS, Prior, load_prior, prior_origin
+from rag_eval.uncertainty.estimator import PRIOR_FILE, PRIOR_KINDS, Prior
 from rag_eval.uncertainty.signals import SIGNALS
 
 
 @pytest.mark.parametrize("kind", PRIOR_KINDS)
 def test_the_shipped_prior_knows_the_signals(kind):
-    assert load_prior(kind).names == SIGNALS
+    assert Prior.shipped(kind).names == SIGNALS
 
 
 def test_the_file_says_where_the_priors_come_from():
@@ -31,8 +31,8 @@ def test_the_file_says_where_the_priors_come_from():
 
 
 def test_kinds_differ_and_share_their_intercept():
-    assert prior_origin().startswith("single answer: scifact, ")
-    priors = [load_prior(kind) for kind in PRIOR_KINDS]
+    assert Prior.fitted_on().startswith("single answer: scifact, ")
+    priors = [Prior.shipped(kind) for kind in PRIOR_KINDS]
     assert len({prior.id for prior in priors}) == len(PRIOR_KINDS)
     assert len({prior.intercept for prior in priors}) == 1
 

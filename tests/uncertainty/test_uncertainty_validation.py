@@ -16,6 +16,7 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import StandardScaler
 
+from rag_eval.uncertainty.estimator import _grouped_folds
 from rag_eval.uncertainty.status import Situation, count_outcomes, judge_status
 from rag_eval.uncertainty.validation import (
     CLIP,
@@ -34,7 +35,6 @@ from rag_eval.uncertainty.validation import (
     base_rate_losses,
     ece,
     equal_mass_bins,
-    grouped_folds,
     limit,
     miss_rate,
     validate,
@@ -187,7 +187,7 @@ def test_intervals_of_skill_and_auroc_cover(n_groups, members, level, spread):
 )
 def test_folds_never_split_a_group_and_are_balanced(groups, n_folds, seed):
     group = np.array(groups)
-    fold = grouped_folds(group, n_folds, np.random.default_rng(seed))
+    fold = _grouped_folds(group, n_folds, np.random.default_rng(seed))
     for code in np.unique(group):
         assert len(np.unique(fold[group == code])) == 1
     assert sorted(np.unique(fold)) == list(range(min(n_folds, len(np.unique(group)))))
