@@ -1,4 +1,4 @@
-"""Files of a run for people and other tools: answers, traces, evidence, uncertain retrievals."""
+"""Files of a run for people and other tools: answers, traces, evidence."""
 
 import dataclasses
 import datetime as dt
@@ -6,11 +6,9 @@ import hashlib
 import json
 import math
 import re
-import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pandas as pd
 
@@ -41,17 +39,6 @@ from rag_eval.storage.home import atomic_path
 from rag_eval.storage.locks import is_shared
 from rag_eval.storage.sql import ColumnSpec, Kind, SqlStore, TableSpec, open_store
 from rag_eval.trust.sources import explain_factors
-from rag_eval.uncertainty.claims import AnswerWorth, RateSource
-from rag_eval.uncertainty.confidence import (
-    COVERAGE_SIGNAL,
-    CorpusCoverage,
-    Gap,
-    Line,
-    UncertainRetrieval,
-    as_json,
-    describe_document,
-)
-from rag_eval.uncertainty.iterative import list_expansions
 
 SCHEMA_VERSION: Final = {"schema_version": 1}
 
@@ -453,109 +440,3 @@ def evidence_lines(trust: pd.DataFrame, as_of: str) -> bytes:
         }
         for row, place in zip(trust.to_dict("records"), numbers.tolist(), strict=True)
     )
-
-
-# ---- `uncertain-retrievals.jsonl.gz`: one line for every retrieval of every strategy.
-
-UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl.gz"
-UNCERTAIN_VERSION: Final = 2
-Retrieval = tuple[int, int]
-"""Variant and seed of a retrieval."""
-
-
-class StatedRetrievals(NamedTuple):
-    """Signals, claims, their source and semantic gaps of one strategy, None where not computed."""
-
-    signals: pd.DataFrame
-    claims: pd.DataFrame
-    source: RateSource
-    gaps: pd.DataFrame | None
-
-
-def uncertain_retrievals(
-    runs: ScoredRuns,
-    retrievals: Mapping[str, StatedRetrievals],
-    worth: AnswerWorth,
-    coverage: CorpusCoverage,
-) -> Iterator[bytes]:
-    """Compress the lines of all retrievals as gzip, without a time; equal lines give equal bytes.
-
-    A line has about 4 KB, so they are never all in memory.
-    """
-    pack = zlib.compressobj(wbits=31)  # 31: with the head and the check sum of gzip
-    for name, stated in retrievals.items():
-        for line in _uncertain_lines(runs, name, stated, worth, coverage):
-            text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
-            yield pack.compress(f"{text}\n".encode())
-    yield pack.flush()
-
-
-def _uncertain_lines(
-    runs: ScoredRuns,
-    name: str,
-    stated: StatedRetrievals,
-    worth: AnswerWorth,
-    coverage: CorpusCoverage,
-) -> Iterator[Line]:
-    """Describe each retrieval of one strategy."""
-    signals, claims, source, semantic_gaps = stated
-    first_seed, steps = runs.first_seed(name), runs.runs[name].expansions
-    documents, gaps = _list_documents(runs, name), _list_gaps(semantic_gaps)
-    expansions = {} if steps is None else list_expansions(steps)
-    answered = worth.by_query if worth.strategy == name else {}
-    harder = claims["miss_rate"].rank(pct=True, method="max")
-    columns = (signals["variant"], signals["seed"], signals[COVERAGE_SIGNAL], harder)
-    facts = zip(*(column.tolist() for column in columns), strict=True)
-    for row, (variant, seed, covered, share) in zip(claims.to_dict("records"), facts, strict=True):
-        is_first = seed == first_seed
-        retrieval = UncertainRetrieval(
-            documents=documents[variant, seed],
-            miss_rate=source.read_rate(row),
-            heuristic_v0=row["heuristic_v0"],
-            similar_judged=row["similar_judged"],
-            coverage=covered,
-            corpus=coverage,
-            gaps=None if semantic_gaps is None else gaps[variant, seed],
-            iterations=expansions.get(variant, []) if is_first else [],
-            harder_share=share,
-        )
-        line: Line = {
-            "schema_version": UNCERTAIN_VERSION,
-            "strategy": name,
-            **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
-            **retrieval.as_json(),
-        }
-        if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
-            values = answered[row["query_id"]]
-            line["answer"] = {part: as_json(value) for part, value in values.items()}
-        yield line
-
-
-def _list_gaps(frame: pd.DataFrame | None) -> Mapping[Retrieval, list[Gap]]:
-    gaps = defaultdict[Retrieval, list[Gap]](list)
-    for row in [] if frame is None else frame.to_dict("records"):
-        gap = Gap(row["description"], row["severity"], row["mitigation"])
-        gaps[row["variant"], row["seed"]].append(gap)
-    return gaps
-
-
-def _list_documents(runs: ScoredRuns, name: str) -> Mapping[Retrieval, list[Line]]:
-    """List the first K results of every retrieval, best first."""
-    frame, units, is_external = runs.runs[name].run, runs.units(name), runs.spec(name).own_units
-    texts: Any = units if is_external else runs.admitted_chunks.artifact.frame("chunks", ["text"])
-    named = pd.DataFrame(
-        {
-            "id": units["unit_id" if is_external else "chunk_id"].astype(str),
-            "doc_id": units["doc_id"].astype(str),
-            "text": texts["text"].astype(str),
-        }
-    ).to_numpy(dtype=object)
-    documents = defaultdict[Retrieval, list[Line]](list)
-    top = frame[frame["k_final"] <= runs.config.uncertainty.k]
-    top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
-    columns = ("variant", "seed", "chunk", "k_final", "score_raw")
-    rows = zip(*(top[column].tolist() for column in columns), strict=True)
-    for variant, seed, row, rank, score in rows:
-        chunk_id, doc_id, text = named[row]
-        documents[variant, seed].append(describe_document(chunk_id, doc_id, rank, score, text))
-    return documents

@@ -21,7 +21,6 @@ from rag_eval.measures.run_scores import judge_runs
 from rag_eval.pipeline.answer_stages import NO_ANSWERS, AnswerMeasures, AnswerSet
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.evaluation import chosen_kinds
-from rag_eval.pipeline.exports import UNCERTAIN_FILE, StatedRetrievals, uncertain_retrievals
 from rag_eval.pipeline.retrieval import CorpusIndex, open_index
 from rag_eval.pipeline.runner import (
     WHOLE,
@@ -38,15 +37,18 @@ from rag_eval.uncertainty.calibration import GoldQuestions, StrategyFacts, calib
 from rag_eval.uncertainty.calibrators import Outcomes, find_accepted, strategy_fingerprint
 from rag_eval.uncertainty.claims import (
     QRELS,
+    UNCERTAIN_FILE,
     AnswerGold,
     AnswerWorth,
     RateSource,
+    StatedRetrievals,
     choose_source,
     describe_rates,
     original_claims,
     prior_of,
     record_judged,
     state_rates,
+    uncertain_retrievals,
     weigh_answers,
 )
 from rag_eval.uncertainty.comparing import compare_stated, observe_misses

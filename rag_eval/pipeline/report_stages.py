@@ -31,7 +31,6 @@ from rag_eval.pipeline.corpus import (
 )
 from rag_eval.pipeline.explorer import Explored, missed_sentences, write_explorer
 from rag_eval.pipeline.exports import (
-    UNCERTAIN_FILE,
     answer_files,
     evidence_lines,
     write_run_traces,
@@ -61,6 +60,7 @@ from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import code_version, library_versions, text_hash
 from rag_eval.storage.home import atomic_path, file_states, write_bytes, write_text
 from rag_eval.storage.secrets import without_secrets
+from rag_eval.uncertainty.claims import UNCERTAIN_FILE
 
 REPORTED: Final = tuple(
     """corpus_snapshot corpus_chunks evidence_trust admitted_chunks gold_variants corpus_index runs

@@ -8,8 +8,11 @@ come from the shipped prior, and without a usable prior from the uncalibrated he
 import dataclasses
 import datetime as dt
 import functools
+import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,19 +27,26 @@ from rag_eval.measures.intervals import aggregate
 from rag_eval.measures.overlap import NamedGold, SharedGold, mean_interval
 from rag_eval.measures.run_scores import RankedRuns, figure_of, judge_runs
 from rag_eval.uncertainty.calibrators import CalibratorInUse
-from rag_eval.uncertainty.confidence import Absent as AbsentValue
 from rag_eval.uncertainty.confidence import (
+    COVERAGE_SIGNAL,
     Bounded,
     Confidence,
+    CorpusCoverage,
     Derived,
     Deterministic,
+    Gap,
+    Line,
     Measured,
     MissRate,
+    UncertainRetrieval,
+    as_json,
     calibrated_confidence,
+    describe_document,
     effective,
     final_confidence,
     retrieval_confidence,
 )
+from rag_eval.uncertainty.confidence import Absent as AbsentValue
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
     Miss,
@@ -44,6 +54,7 @@ from rag_eval.uncertainty.estimator import (
     Prior,
 )
 from rag_eval.uncertainty.heuristic import HEURISTIC, JudgedTexts, with_history
+from rag_eval.uncertainty.iterative import list_expansions
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
     AnswerConfidences,
@@ -487,3 +498,109 @@ def _leave_groups_out(rows: pd.DataFrame, share: Callable[[pd.DataFrame], T]) ->
     example = {kind: group for group, kind in kind_of.items()}
     by_kind = {kind: share(rows[rows["group"] != group]) for kind, group in example.items()}
     return {group: by_kind[kind] for group, kind in kind_of.items()}
+
+
+# ---- `uncertain-retrievals.jsonl.gz`: one line for every retrieval of every strategy.
+
+UNCERTAIN_FILE: Final = "uncertain-retrievals.jsonl.gz"
+UNCERTAIN_VERSION: Final = 2
+Retrieval = tuple[int, int]
+"""Variant and seed of a retrieval."""
+
+
+class StatedRetrievals(NamedTuple):
+    """Signals, claims, their source and semantic gaps of one strategy, None where not computed."""
+
+    signals: pd.DataFrame
+    claims: pd.DataFrame
+    source: RateSource
+    gaps: pd.DataFrame | None
+
+
+def uncertain_retrievals(
+    runs: RankedRuns,
+    retrievals: Mapping[str, StatedRetrievals],
+    worth: AnswerWorth,
+    coverage: CorpusCoverage,
+) -> Iterator[bytes]:
+    """Compress the lines of all retrievals as gzip, without a time; equal lines give equal bytes.
+
+    A line has about 4 KB, so they are never all in memory.
+    """
+    pack = zlib.compressobj(wbits=31)  # 31: with the head and the check sum of gzip
+    for name, stated in retrievals.items():
+        for line in _uncertain_lines(runs, name, stated, worth, coverage):
+            text = json.dumps(line, sort_keys=True, ensure_ascii=True, allow_nan=False)
+            yield pack.compress(f"{text}\n".encode())
+    yield pack.flush()
+
+
+def _uncertain_lines(
+    runs: RankedRuns,
+    name: str,
+    stated: StatedRetrievals,
+    worth: AnswerWorth,
+    coverage: CorpusCoverage,
+) -> Iterator[Line]:
+    """Describe each retrieval of one strategy."""
+    signals, claims, source, semantic_gaps = stated
+    first_seed, steps = runs.first_seed(name), runs.runs[name].expansions
+    documents, gaps = _list_documents(runs, name), _list_gaps(semantic_gaps)
+    expansions = {} if steps is None else list_expansions(steps)
+    answered = worth.by_query if worth.strategy == name else {}
+    harder = claims["miss_rate"].rank(pct=True, method="max")
+    columns = (signals["variant"], signals["seed"], signals[COVERAGE_SIGNAL], harder)
+    facts = zip(*(column.tolist() for column in columns), strict=True)
+    for row, (variant, seed, covered, share) in zip(claims.to_dict("records"), facts, strict=True):
+        is_first = seed == first_seed
+        retrieval = UncertainRetrieval(
+            documents=documents[variant, seed],
+            miss_rate=source.read_rate(row),
+            heuristic_v0=row["heuristic_v0"],
+            similar_judged=row["similar_judged"],
+            coverage=covered,
+            corpus=coverage,
+            gaps=None if semantic_gaps is None else gaps[variant, seed],
+            iterations=expansions.get(variant, []) if is_first else [],
+            harder_share=share,
+        )
+        line: Line = {
+            "schema_version": UNCERTAIN_VERSION,
+            "strategy": name,
+            **{part: row[part] for part in ("claim_id", "query_id", "paraphrase_id", "seed")},
+            **retrieval.as_json(),
+        }
+        if is_first and row["paraphrase_id"] == ORIGINAL and row["query_id"] in answered:
+            values = answered[row["query_id"]]
+            line["answer"] = {part: as_json(value) for part, value in values.items()}
+        yield line
+
+
+def _list_gaps(frame: pd.DataFrame | None) -> Mapping[Retrieval, list[Gap]]:
+    gaps = defaultdict[Retrieval, list[Gap]](list)
+    for row in [] if frame is None else frame.to_dict("records"):
+        gap = Gap(row["description"], row["severity"], row["mitigation"])
+        gaps[row["variant"], row["seed"]].append(gap)
+    return gaps
+
+
+def _list_documents(runs: RankedRuns, name: str) -> Mapping[Retrieval, list[Line]]:
+    """List the first K results of every retrieval, best first."""
+    frame, units, is_external = runs.runs[name].run, runs.units(name), runs.spec(name).own_units
+    texts: Any = units if is_external else runs.admitted_chunks.artifact.frame("chunks", ["text"])
+    named = pd.DataFrame(
+        {
+            "id": units["unit_id" if is_external else "chunk_id"].astype(str),
+            "doc_id": units["doc_id"].astype(str),
+            "text": texts["text"].astype(str),
+        }
+    ).to_numpy(dtype=object)
+    documents = defaultdict[Retrieval, list[Line]](list)
+    top = frame[frame["k_final"] <= runs.config.uncertainty.k]
+    top = top.sort_values(["variant", "seed", "k_final"], kind="stable")
+    columns = ("variant", "seed", "chunk", "k_final", "score_raw")
+    rows = zip(*(top[column].tolist() for column in columns), strict=True)
+    for variant, seed, row, rank, score in rows:
+        chunk_id, doc_id, text = named[row]
+        documents[variant, seed].append(describe_document(chunk_id, doc_id, rank, score, text))
+    return documents
