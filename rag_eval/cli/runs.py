@@ -320,7 +320,7 @@ def clean(
     """Free space: remove old runs, results that nothing needs, and what killed runs left."""
     with report_errors():
         settings = open_settings(home, wait=wait)
-        from rag_eval.pipeline.cleaning import clean as clean_home
+        from rag_eval.pipeline.stages import clean as clean_home
 
         for freed in clean_home(settings, keep):
             typer.echo(f"{freed.what}: {freed.count:,} removed, {freed.size:,} bytes freed")

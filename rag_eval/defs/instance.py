@@ -11,8 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from rag_eval.defs.assets import REPORT, asset_key, describe, gate_results
-from rag_eval.defs.metadata import to_metadata
+from rag_eval.defs.assets import REPORT, asset_key, describe, gate_results, to_metadata
 from rag_eval.gates.verdict import check_names
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.report_stages import MetricsReport

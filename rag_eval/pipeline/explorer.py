@@ -40,7 +40,7 @@ from rag_eval.reporting.questions import (
 from rag_eval.reporting.tables import visible
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.trust.guard import judge_units
-from rag_eval.uncertainty.lost_gold import describe_miss
+from rag_eval.uncertainty.misses import describe_miss
 
 DEPTH: Final = 10
 """Number of ranks of a retrieval that are shown."""

@@ -52,7 +52,7 @@ from rag_eval.trust.trust_report import (
     TrustFilter,
     TrustPart,
 )
-from rag_eval.uncertainty import lost_gold
+from rag_eval.uncertainty import misses
 from rag_eval.uncertainty.miss_rate_report import MissesPart
 from rag_eval.uncertainty.opened_index import OpenIndex, stability_embedding
 
@@ -202,7 +202,7 @@ def trace_misses(
 
     with work.progress.step("Tracing misses", len(scored.names), "strategies") as advance:
         for name in scored.names:
-            frame, about[name] = lost_gold.trace_misses(scored, name, search)
+            frame, about[name] = misses.trace_misses(scored, name, search)
             parts.append(frame)
             advance(1)
     return MissedQuestions(missed=pd.concat(parts, ignore_index=True), about=about)

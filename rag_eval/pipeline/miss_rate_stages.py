@@ -51,7 +51,6 @@ from rag_eval.uncertainty.claims import (
     uncertain_retrievals,
     weigh_answers,
 )
-from rag_eval.uncertainty.comparing import compare_stated, observe_misses
 from rag_eval.uncertainty.confidence import CorpusCoverage
 from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.expansion import ExpansionContext
@@ -63,6 +62,7 @@ from rag_eval.uncertainty.miss_rate_report import (
     StrategyCalibration,
     UncertaintyPart,
 )
+from rag_eval.uncertainty.misses import compare_stated, observe_misses
 from rag_eval.uncertainty.opened_index import (
     OpenIndex,
     TrafficFacts,

@@ -29,7 +29,7 @@ from rag_eval.reporting.outgoing import CitationVerdict, Explanation, GoldSpan
 from rag_eval.reporting.page import page_tables
 from rag_eval.reporting.tables import csv_text
 from rag_eval.storage.home import Home, write_bytes, write_text
-from rag_eval.uncertainty.lost_gold import describe_miss
+from rag_eval.uncertainty.misses import describe_miss
 
 # ---- The files of a kept run for other tools.
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rag_eval.core.errors import InputError, Problem
-from rag_eval.defs.metadata import (
+from rag_eval.defs.assets import (
     MAX_ROWS,
     Table,
     clear_failures,

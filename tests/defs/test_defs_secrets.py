@@ -9,7 +9,7 @@ import pytest
 
 from rag_eval.core.errors import InputError, Problem
 from rag_eval.defs import assets
-from rag_eval.defs.metadata import clear_failures
+from rag_eval.defs.assets import clear_failures
 
 PASSWORD = "S3cret" + "Passw0rdXYZ"
 EMAIL = "jane.doe@" + "private.example.com"

@@ -13,10 +13,9 @@ from cli_project import CONFIG
 from pydantic import SecretStr
 
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.cleaning import clean
 from rag_eval.pipeline.history import open_run
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.stages import evaluate, open_runner
+from rag_eval.pipeline.stages import clean, evaluate, open_runner
 from rag_eval.storage.home import open_home
 
 NO_MLFLOW = "http://127.0.0.1:9"
@@ -129,6 +128,6 @@ def test_each_stage_runs_in_a_new_process_with_an_empty_disk(
 
         home.write("artifacts/corpus_snapshot/abandoned/0123/about.json", b"{}")
         assert {one.count for one in clean(settings)} == {0}  # it may still be written
-        monkeypatch.setattr("rag_eval.pipeline.cleaning.A_DAY_S", -1.0)
+        monkeypatch.setattr("rag_eval.pipeline.stages.A_DAY_S", -1.0)
         assert [one.count for one in clean(settings)] == [1, 0, 0, 0]
         assert len(open_run(home, "latest").per_query())

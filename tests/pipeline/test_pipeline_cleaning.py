@@ -6,7 +6,7 @@ import pytest
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.cleaning import clean
+from rag_eval.pipeline.stages import clean
 from rag_eval.storage.artifacts import ArtifactStore
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import Home

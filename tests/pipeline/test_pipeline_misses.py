@@ -10,7 +10,7 @@ from rag_eval.pipeline.measure_stages import MissedQuestions
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.pipeline.strategy_runs import open_runs
-from rag_eval.uncertainty.lost_gold import describe_miss
+from rag_eval.uncertainty.misses import describe_miss
 
 LSA = "embedding: {model: lsa-8}"
 STRATEGIES = f"""\

@@ -8,7 +8,7 @@ import pytest
 
 from rag_eval.measures.intervals import holm, paired_comparison
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.uncertainty.comparing import Misses, _compare
+from rag_eval.uncertainty.misses import Misses, _compare
 
 
 def strategies(n_groups, rng, *, labelled=1.0, harder=0.0):
