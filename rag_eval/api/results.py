@@ -14,7 +14,7 @@ from rag_eval.api.judged import JudgedQuestions, Wordings
 from rag_eval.core.errors import InputError, quoted
 from rag_eval.measures.intervals import holm, paired_comparison, within_query
 from rag_eval.measures.overlap import SharedGold, mean_interval
-from rag_eval.measures.ranking import standard_label
+from rag_eval.measures.ranking import parse_label
 from rag_eval.reporting.tables import latex_text
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _ScoredRuns:
         wordings: Wordings | None,
     ) -> None:
         names = [measures] if isinstance(measures, str) else [str(measure) for measure in measures]
-        self.labels = labels = [standard_label(name) for name in names]
+        self.labels = labels = [_standard_label(name) for name in names]
         if not labels or len(set(labels)) < len(labels):
             message = "the list of measures is empty or has a double"
             shown = quoted(", ".join(labels))
@@ -97,6 +97,12 @@ class _ScoredRuns:
         }
         by_run = pd.DataFrame(counts, index=pd.Index(list(self.runs), name="strategy"))
         return table.join(by_run)
+
+
+def _standard_label(label: str) -> str:
+    """Return the label of a measure for any of its names: `recall_10` is `R@10`."""
+    name, cutoff = parse_label(label)
+    return name if cutoff is None else f"{name}@{cutoff}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -53,11 +53,10 @@ def show(
 
         if question is not None:
             from rag_eval.pipeline.review import explanation
-            from rag_eval.reporting.outgoing import explain_question
             from rag_eval.reporting.tables import print_parts
 
             explained = explanation(kept, question, run=run)
-            print_parts(console_for(), explain_question(explained))
+            print_parts(console_for(), explained.lines())
             return
         report = open_run(kept, run).report()
     if json:
@@ -192,12 +191,13 @@ def gate(
     with report_errors():
         settings, kept = open_home(home, wait)
         from rag_eval.pipeline.history import accept_baseline, open_run
-        from rag_eval.reporting.verdicts import show_verdict, verdict_rows
+        from rag_eval.reporting.tables import print_parts
+        from rag_eval.reporting.verdicts import verdict_rows
 
         owner = gold_set or settings.primary_gold_set
         stored = open_run(kept, run, owner)
         verdict = verdict_rows(stored.report(), gold_set or stored.gold_set)
-        show_verdict(console_for(), verdict)
+        print_parts(console_for(), verdict.parts)
         if accept:
             record = accept_baseline(settings, stored.run_id, who, why, gold_set=owner, force=force)
             typer.echo(f"accepted: {record.run_id}")

@@ -226,6 +226,26 @@ class GoldEvidence(NamedTuple):
     decoys: pd.DataFrame
     judgements: pd.DataFrame
 
+    @classmethod
+    def read(cls, paths: Sequence[Path], problems: ProblemList) -> Self:
+        """Read the evidence of files whose rows are `AnswerRow`; an empty file has none."""
+        anchors: list[tuple[Any, ...]] = []
+        decoys: list[tuple[Any, ...]] = []
+        judgements: list[tuple[Any, ...]] = []
+        for path in paths:
+            for line, row in read_rows(path, AnswerRow, problems):
+                place, query_id, section = (str(path), line), row.query_id, row.section_id or ""
+                if row.decoy is not None:
+                    decoys.append((query_id, row.decoy.section_id or row.decoy.doc_id, *place))
+                if row.doc_id is not None:
+                    judgements.append((query_id, section or row.doc_id, 1, False, *place))
+                    anchors += [(query_id, row.doc_id, section, *at, *place) for at in row.places()]
+        return cls(
+            make_frame(ANCHORS, anchors),
+            make_frame(DECOYS, decoys),
+            make_frame(JUDGEMENTS, judgements),
+        )
+
 
 def _read_topics(path: Path, problems: ProblemList) -> Iterator[tuple[int, dict[str, str]]]:
     """Read TREC topics, `id<TAB>text`, as the values of `QueryRow`."""
@@ -298,23 +318,3 @@ def read_qrels(path: Path, problems: ProblemList) -> pd.DataFrame:
     rows = [(row.query_id, row.target, row.gain, True, file, row.line) for row in judged]
     _report_length(path, len(rows), "judgements", problems)
     return make_frame(JUDGEMENTS, rows)
-
-
-def read_answers(paths: Sequence[Path], problems: ProblemList) -> GoldEvidence:
-    """Read the evidence of files whose rows are `AnswerRow`; an empty file has none."""
-    anchors: list[tuple[Any, ...]] = []
-    decoys: list[tuple[Any, ...]] = []
-    judgements: list[tuple[Any, ...]] = []
-    for path in paths:
-        for line, row in read_rows(path, AnswerRow, problems):
-            place, query_id, section = (str(path), line), row.query_id, row.section_id or ""
-            if row.decoy is not None:
-                decoys.append((query_id, row.decoy.section_id or row.decoy.doc_id, *place))
-            if row.doc_id is not None:
-                judgements.append((query_id, section or row.doc_id, 1, False, *place))
-                anchors += [(query_id, row.doc_id, section, *at, *place) for at in row.places()]
-    return GoldEvidence(
-        make_frame(ANCHORS, anchors),
-        make_frame(DECOYS, decoys),
-        make_frame(JUDGEMENTS, judgements),
-    )

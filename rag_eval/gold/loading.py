@@ -26,8 +26,8 @@ from rag_eval.gold.files import (
     JUDGEMENTS,
     ORIGINAL,
     QUERY_PLACES,
+    GoldEvidence,
     Questions,
-    read_answers,
     read_paraphrases,
     read_qrels,
     read_queries,
@@ -322,7 +322,7 @@ def read_gold(
     identity: dict[str, object] = {"name": name, "version": version, "files": contents}
     questions = _read_questions(plan, problems, identity)
     query_ids = {*questions.queries["query_id"], *questions.refused}
-    evidence = read_answers(plan.answers, problems)
+    evidence = GoldEvidence.read(plan.answers, problems)
     judgements, others, implied, decoys = (
         _drop_unknown(frame, query_ids, problems)
         for frame in (

@@ -166,12 +166,6 @@ def parse_label(label: str) -> tuple[str, int | None]:
     raise InputError.of("unknown_measure", message, found=quoted(label), accepted=accepted)
 
 
-def standard_label(label: str) -> str:
-    """Return the label of a measure for any of its names: `recall_10` is `R@10`."""
-    name, cutoff = parse_label(label)
-    return name if cutoff is None else f"{name}@{cutoff}"
-
-
 def machine_name(label: str) -> str:
     """Return the name for JSON, MLflow and `acceptance`: `R@10` is `recall_at_10`."""
     name, cutoff = parse_label(label)

@@ -199,7 +199,15 @@ class SlicesPart(Record):
 # ---- Measures of a strategy.
 
 
-def measure_level(runs: RankedRuns, name: str, level: Level) -> list[Measure]:
+def measure_strategy(
+    runs: RankedRuns, index: StrategyIndex, name: str
+) -> tuple[list[Measure], AnnRecall | None]:
+    """Measure one strategy at every level, and its approximate search, if it has one."""
+    measures = [row for level in LEVELS for row in _measure_level(runs, name, level)]
+    return measures, _measure_approximation(runs, index, name)
+
+
+def _measure_level(runs: RankedRuns, name: str, level: Level) -> list[Measure]:
     """Measure one strategy at one level, with bounds where unjudged items could count."""
     scores, reason = runs.scores(name), runs.unmeasured(name).get(level)
     upper: dict[str, float] = {}
@@ -227,7 +235,7 @@ def measure_level(runs: RankedRuns, name: str, level: Level) -> list[Measure]:
     return measures
 
 
-def measure_approximation(runs: RankedRuns, index: StrategyIndex, name: str) -> AnnRecall | None:
+def _measure_approximation(runs: RankedRuns, index: StrategyIndex, name: str) -> AnnRecall | None:
     """Measure recall of an approximate index against exact search over the same vectors.
 
     The recall is given by seed and k; None for exact strategies.

@@ -12,7 +12,7 @@ from rag_eval.core.records import Absent, ComparedPair, Measure
 from rag_eval.core.types import Level
 from rag_eval.measures.answers import RagasFigure, measure_contexts
 from rag_eval.measures.intervals import COMPARED, aggregate, paired_comparison
-from rag_eval.measures.run_scores import ALWAYS_K, LEVELS, Scores, figure_of, score_strategy
+from rag_eval.measures.run_scores import ALWAYS_K, Scores, figure_of, score_strategy
 from rag_eval.measures.stability import StabilityPart, measure_wordings
 from rag_eval.measures.strategy_figures import (
     AnnRecall,
@@ -21,9 +21,8 @@ from rag_eval.measures.strategy_figures import (
     compared_values,
     comparison_rows,
     list_scores,
-    measure_approximation,
-    measure_level,
     measure_slices,
+    measure_strategy,
 )
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -113,8 +112,7 @@ def measure_rankings(
     opened, strategies = open_index(work.evaluation, admitted_chunks), []
     with work.progress.step("Scoring rankings", len(scored.names), "strategies") as advance:
         for name in scored.names:
-            measures = [row for level in LEVELS for row in measure_level(scored, name, level)]
-            recall = measure_approximation(scored, opened.index, name)
+            measures, recall = measure_strategy(scored, opened.index, name)
             strategies.append(StrategyMeasures(name, measures, recall))
             advance(1)
     with work.progress.step("Comparing strategies"):

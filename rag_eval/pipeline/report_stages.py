@@ -54,8 +54,8 @@ from rag_eval.reporting.exchange import StrategyRankings, exchange_files
 from rag_eval.reporting.mlflow import record
 from rag_eval.reporting.page import build
 from rag_eval.reporting.questions import SUMMARY_FILE, rank_missed, slim, unpacked
-from rag_eval.reporting.report import REPORT_FILE, Embeddings, Report, dumps, finish, make_draft
-from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows, write_verdict
+from rag_eval.reporting.report import REPORT_FILE, Embeddings, Report, dumps
+from rag_eval.reporting.verdicts import VERDICT_FILES, verdict_rows
 from rag_eval.storage.artifacts import Artifact, Parts
 from rag_eval.storage.hashing import code_version, library_versions, text_hash
 from rag_eval.storage.home import atomic_path, file_states, write_bytes, write_text
@@ -288,10 +288,9 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     runs = score_runs(work.config, gold, admitted, results.by_strategy(StrategyRun))
     ranking, stability = results.get(RankingMeasures), results.get(StabilityMeasures)
     answered, missed = find_answered(results), results.get(MissedQuestions).missed
-    draft = make_draft(_join_fields(work, results), dt.datetime.now(dt.UTC))
-    plain = finish(
-        draft, _judge_draft(work, draft, ranking, stability, runs.gold.named_gold)
-    ).dump()
+    draft = Report.draft(_join_fields(work, results), dt.datetime.now(dt.UTC))
+    gates = _judge_draft(work, draft, ranking, stability, runs.gold.named_gold)
+    plain = draft.finish(gates).dump()
     now = make_record(work.config.name, {}, plain)
     previous = find_previous(home, now, runs.gold, ranking.per_query)
     explored = Explored(
@@ -335,7 +334,7 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
         if path.name not in written:
             path.unlink(missing_ok=True)
     write_text(folder / REPORT_FILE, dumps(plain))
-    write_verdict(verdict_rows(report, work.config.name), folder)
+    verdict_rows(report, work.config.name).write(folder)
     answers = None if answered is None else answered.answers
     trace_error = write_run_traces(work, answers, runs, stability, report)
     files = [path for path in folder.rglob("[!.]*") if path.is_file()]

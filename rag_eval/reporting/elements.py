@@ -226,11 +226,6 @@ _TEXT, _TITLE = 12.5, 14.0
 _DASHES: Final = "4 3"
 
 
-def series_colour(at: int) -> str:
-    """Return the name of the colour of the series at a place; the first eight are distinct."""
-    return f"s{at % N_SERIES + 1}"
-
-
 def label(name: str, length: int = MAX_LABEL) -> str:
     """Write a name as a one-line label, cut to a length, with invisible characters written out.
 

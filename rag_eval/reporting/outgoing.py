@@ -234,33 +234,32 @@ class Explanation:
     threshold: float | None = None
     findings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    def lines(self) -> Iterator[str]:
+        """Yield the explanation of one question as lines of plain text."""
+        answer, outgoing = self.answer, Outgoing(self.answer)
+        yield (
+            f"Question  {quoted(answer.query_id)}  "
+            f"({quoted(self.gold_set)}, run {quoted(self.run_id)})"
+        )
+        yield f"  {outgoing.line(self.question, _MAX_ANSWER_CHARS)}"
+        yield ""
+        yield from _answer(self, outgoing)
+        for row in self.rejected:
+            yield f"  rejected reply of attempt {row['attempt']}: {', '.join(row['codes'])}"
+            yield from (f"     {outgoing.line(str(text))}" for text in row["messages"])
+            yield f"     reply: {outgoing.line(str(row['reply']))}"
+        yield from ("", "Citations" if answer.citations else "Citations  none")
+        yield from _citations(self, outgoing)
+        yield from _unsupported(self, outgoing)
+        yield from ("", "Gold")
+        yield from _gold(self, outgoing)
+        for strategy, sentence in self.misses:
+            yield f"  missed by {quoted(strategy)}: {quoted(sentence, _MAX_ANSWER_CHARS)}"
+        yield from ("", f"Evidence  ({len(answer.evidence)} pieces)")
+        yield from _evidence(self, outgoing)
+
 
 _MAX_EVIDENCE, _MAX_ANSWER_CHARS = 10, 2000
-
-
-def explain_question(explanation: Explanation) -> Iterator[str]:
-    """Yield the explanation of one question as lines of plain text."""
-    answer, outgoing = explanation.answer, Outgoing(explanation.answer)
-    yield (
-        f"Question  {quoted(answer.query_id)}  "
-        f"({quoted(explanation.gold_set)}, run {quoted(explanation.run_id)})"
-    )
-    yield f"  {outgoing.line(explanation.question, _MAX_ANSWER_CHARS)}"
-    yield ""
-    yield from _answer(explanation, outgoing)
-    for row in explanation.rejected:
-        yield f"  rejected reply of attempt {row['attempt']}: {', '.join(row['codes'])}"
-        yield from (f"     {outgoing.line(str(text))}" for text in row["messages"])
-        yield f"     reply: {outgoing.line(str(row['reply']))}"
-    yield from ("", "Citations" if answer.citations else "Citations  none")
-    yield from _citations(explanation, outgoing)
-    yield from _unsupported(explanation, outgoing)
-    yield from ("", "Gold")
-    yield from _gold(explanation, outgoing)
-    for strategy, sentence in explanation.misses:
-        yield f"  missed by {quoted(strategy)}: {quoted(sentence, _MAX_ANSWER_CHARS)}"
-    yield from ("", f"Evidence  ({len(answer.evidence)} pieces)")
-    yield from _evidence(explanation, outgoing)
 
 
 def _answer(explanation: Explanation, outgoing: Outgoing) -> Iterator[str]:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, PositiveInt, StrictBool, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -194,6 +194,31 @@ class Report(Record):
         """Strategy of the headline figures."""
         return next(entry for entry in self.strategies if entry.name == self.strategy)
 
+    @classmethod
+    def draft(cls, fields: Mapping[str, Any], now: dt.datetime) -> Self:
+        """Make a report without its gates from the joined fields; its texts are masked.
+
+        `now`: time of the run, with a time zone.
+        """
+        moment = now.astimezone(dt.UTC)
+        return cls.model_validate(
+            {
+                **_outgoing_body(to_jsonable_python(fields)),
+                "schema_version": SCHEMA_VERSION,
+                "timestamp": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "run_id": f"{moment.strftime('%Y%m%dT%H%M%S%f')[:-3]}Z-{'0' * 8}",
+                "content_hash": "0" * 64,
+            }
+        )
+
+    def finish(self, gates: Iterable[GatePart]) -> Self:
+        """Add the gates, the hash of the contents and the run id to a draft."""
+        masked = [GatePart.model_validate(masked_tree(gate.dump(), NAME_KEYS)) for gate in gates]
+        report = self.model_copy(update={"gates": masked})
+        content = content_hash(report.dump())
+        run_id = f"{self.run_id.partition('-')[0]}-{content[:8]}"
+        return report.model_copy(update={"content_hash": content, "run_id": run_id})
+
 
 # ---- The content hash: what was found, without times and what a cache decides
 
@@ -261,32 +286,6 @@ def _outgoing_body(body: Mapping[str, Any]) -> Open:
             if isinstance(warning.get(name), str):
                 warning[name] = mask_snippet(warning[name], limit)
     return masked
-
-
-def make_draft(fields: Mapping[str, Any], now: dt.datetime) -> Report:
-    """Make a report without its gates from the joined fields; its texts are masked.
-
-    `now`: time of the run, with a time zone.
-    """
-    moment = now.astimezone(dt.UTC)
-    return Report.model_validate(
-        {
-            **_outgoing_body(to_jsonable_python(fields)),
-            "schema_version": SCHEMA_VERSION,
-            "timestamp": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "run_id": f"{moment.strftime('%Y%m%dT%H%M%S%f')[:-3]}Z-{'0' * 8}",
-            "content_hash": "0" * 64,
-        }
-    )
-
-
-def finish(draft: Report, gates: Iterable[GatePart]) -> Report:
-    """Add the gates, the hash of the contents and the run id to a report."""
-    masked = [GatePart.model_validate(masked_tree(gate.dump(), NAME_KEYS)) for gate in gates]
-    report = draft.model_copy(update={"gates": masked})
-    content = content_hash(report.dump())
-    run_id = f"{draft.run_id.partition('-')[0]}-{content[:8]}"
-    return report.model_copy(update={"content_hash": content, "run_id": run_id})
 
 
 def dumps(report: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from rag_eval.reporting.elements import (
+    N_SERIES,
     Chart,
     Page,
     Panel,
@@ -20,7 +21,6 @@ from rag_eval.reporting.elements import (
     label,
     number,
     plots,
-    series_colour,
     text,
     value_of,
 )
@@ -32,8 +32,8 @@ PAIRED: Final = """difference = . | better = n_better | worse = n_worse | tied =
 
 
 def _colour(page: Page, name: str) -> str:
-    """Return the colour of a strategy; every picture of the page uses this colour."""
-    return series_colour(page.strategies.index(name))
+    """Name the colour of a strategy in every picture of the page; the first eight are distinct."""
+    return f"s{page.strategies.index(name) % N_SERIES + 1}"
 
 
 # ---- Measures of the strategies: forests, paired differences, recall by K, and denominators.

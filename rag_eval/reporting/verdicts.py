@@ -7,17 +7,14 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from xml.etree import ElementTree as ET
 
 from rag_eval.core.errors import quoted
 from rag_eval.gates.gate import GatePart, count_gates
 from rag_eval.reporting.report import Report
-from rag_eval.reporting.tables import Table, code, print_parts
+from rag_eval.reporting.tables import Table, code
 from rag_eval.storage.home import write_bytes, write_text
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _MAX_TEXT, _MAX_EVIDENCE, _MAX_ITEMS = 200, 1000, 10
 
@@ -88,6 +85,18 @@ class VerdictRows:
         ]
         columns = "gate = id | severity | required | status | reason | evidence"
         return Table.of("gates", "", columns, rows)
+
+    @property
+    def parts(self) -> list[Table | str]:
+        """The parts for a terminal: run, table of the gates, and the verdict in one sentence."""
+        tables = [self.table] if self.rows else []
+        return [f"{self.gold_set}: run {self.run_id} of {self.timestamp}", *tables, self.headline]
+
+    def write(self, folder: Path) -> None:
+        """Write JUnit XML and Markdown, each atomically."""
+        junit, markdown = (folder / name for name in VERDICT_FILES)
+        write_bytes(junit, _junit_xml(self))
+        write_text(markdown, _markdown(self))
 
 
 def verdict_rows(report: Report, gold_set: str | None = None) -> VerdictRows:
@@ -162,13 +171,6 @@ def _evidence_text(evidence: Mapping[str, Any]) -> str:
 VERDICT_FILES: Final = ("gate-verdict.xml", "gate-verdict.md")
 
 
-def write_verdict(verdict: VerdictRows, folder: Path) -> None:
-    """Write JUnit XML and Markdown, each atomically."""
-    junit, markdown = (folder / name for name in VERDICT_FILES)
-    write_bytes(junit, _junit_xml(verdict))
-    write_text(markdown, _markdown(verdict))
-
-
 def _junit_xml(verdict: VerdictRows) -> bytes:
     """Write the verdict as a JUnit file, UTF-8: a test case for each gate."""
     outcomes = [row.outcome for row in verdict.rows]
@@ -202,13 +204,3 @@ def _markdown(verdict: VerdictRows) -> str:
         f"hash {code(verdict.content_hash[:16])}.\n"
     )
     return f"{text}\n{verdict.table.markdown()}" if verdict.rows else text
-
-
-# ---- The verdict on a terminal
-
-
-def show_verdict(console: "Console", verdict: VerdictRows) -> None:
-    """Print a table of the gates, and the verdict in one sentence."""
-    tables = [verdict.table] if verdict.rows else []
-    title = f"{verdict.gold_set}: run {verdict.run_id} of {verdict.timestamp}"
-    print_parts(console, [title, *tables, verdict.headline])

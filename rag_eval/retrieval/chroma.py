@@ -4,7 +4,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -145,6 +145,12 @@ class ChromaStore:
         else:
             self._client = _connect(url, server or ChromaServer(), settings)
 
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        """Open the store of the server in the settings, else the embedded store of the home."""
+        folder = open_home(settings).folder / "chroma"
+        return cls(folder, settings.chroma_url, settings.chroma)
+
     def close(self) -> None:
         """Release the database's files or the connections to the server."""
         self._client.close()
@@ -240,12 +246,6 @@ class ChromaStore:
                 scores[query, : len(chunks)] = 1.0 - np.asarray(far, dtype=np.float64)
         rows, scores = order(rows, scores, depth)
         return ranking(rows, scores, scale_min_max(scores))
-
-
-def open_chroma(settings: Settings) -> ChromaStore:
-    """Open the store of the server in the settings, else the embedded store of the home."""
-    folder = open_home(settings).folder / "chroma"
-    return ChromaStore(folder, settings.chroma_url, settings.chroma)
 
 
 _HEADER = struct.Struct("<iQQQQ")

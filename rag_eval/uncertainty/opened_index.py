@@ -16,7 +16,7 @@ from rag_eval.core.strategy import Strategy
 from rag_eval.core.types import DISCOUNTING
 from rag_eval.corpus.analyzer import Analyzer
 from rag_eval.measures.run_scores import RankedRuns
-from rag_eval.retrieval.chroma import open_chroma
+from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.source import ChunkTable, Places
 from rag_eval.retrieval.lexical import bm25s_engine
@@ -60,7 +60,7 @@ class OpenIndex:
         self.index = StrategyIndex(
             self.table,
             places,
-            open_chroma(settings) if needs_graph else None,
+            ChromaStore.open(settings) if needs_graph else None,
             settings.rerankers,
             prefix=f"{config.name}.",
         )

@@ -29,10 +29,9 @@ from rag_eval.pipeline.history import accept_baseline
 from rag_eval.pipeline.opening import open_beir, open_gold_set
 from rag_eval.pipeline.stages import STAGES, Outcome, evaluate_all, open_runner
 from rag_eval.reporting.report import (
+    Report,
     _stable_part,
     content_hash,
-    finish,
-    make_draft,
     make_schema,
 )
 from rag_eval.storage.hashing import text_hash
@@ -194,12 +193,12 @@ def test_paths_and_time_are_not_hashed(nights):
 
     stamped = {"content_hash", "run_id", "timestamp"}
     body = {key: part for key, part in report.items() if key not in stamped}
-    draft = make_draft({**body, "cacheHitRate": 0.5}, dt.datetime(2031, 1, 1, tzinfo=dt.UTC))
-    later = finish(draft, draft.gates).dump()
+    draft = Report.draft({**body, "cacheHitRate": 0.5}, dt.datetime(2031, 1, 1, tzinfo=dt.UTC))
+    later = draft.finish(draft.gates).dump()
     assert later["content_hash"] == report["content_hash"]
     assert later["run_id"] == f"20310101T000000000Z-{report['content_hash'][:8]}"
-    draft = make_draft({**body, "mrr": 0.123}, dt.datetime.now(dt.UTC))
-    other = finish(draft, draft.gates).dump()
+    draft = Report.draft({**body, "mrr": 0.123}, dt.datetime.now(dt.UTC))
+    other = draft.finish(draft.gates).dump()
     assert other["content_hash"] != report["content_hash"]
 
 

@@ -6,13 +6,13 @@ from answer_corpus import scored
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence
 from rag_eval.measures.support import SentenceSupport
-from rag_eval.reporting.outgoing import CitationVerdict, Explanation, GoldSpan, explain_question
+from rag_eval.reporting.outgoing import CitationVerdict, Explanation, GoldSpan
 
 HOSTILE = "\x1b[31mred\nevent=run.start \u202e[bold]<script>"
 
 
 def explain(explanation):
-    return list(explain_question(explanation))
+    return list(explanation.lines())
 
 
 def chunk(text="Jobs are kept for 30 days."):

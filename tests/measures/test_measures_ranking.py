@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rag_eval.api.results import _standard_label
 from rag_eval.core.errors import InputError
 from rag_eval.measures.ranking import (
     Qrels,
@@ -18,7 +19,6 @@ from rag_eval.measures.ranking import (
     machine_name,
     parse_label,
     score_rankings,
-    standard_label,
 )
 from rag_eval.measures.run_scores import _precision_upper_bounds
 
@@ -126,7 +126,7 @@ ALIASES = {
 
 @pytest.mark.parametrize(("label", "names"), ALIASES.items())
 def test_names_of_other_tools_are_read(label, names):
-    assert {standard_label(name) for name in names.split()} == {label}
+    assert {_standard_label(name) for name in names.split()} == {label}
     assert find_machine_name(names.split()[0]) == machine_name(label)
 
 

@@ -12,9 +12,9 @@ from rag_eval.core.settings import Settings
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.runner import AGAIN, Part, Work
 from rag_eval.pipeline.stages import STAGES, open_runner
+from rag_eval.retrieval.chroma import ChromaStore
 from rag_eval.storage.artifacts import Artifact
 from rag_eval.storage.home import Home
-from rag_eval.uncertainty import opened_index
 
 STORES = {
     "embeddings": "embeddings",
@@ -78,7 +78,7 @@ def trace(tmp_path, monkeypatch):
     Chroma and `Home.has` raise no audit event, so the fixture replaces them.
     """
     found = Trace(tmp_path / "home", tmp_path / "reports")
-    read, chroma = Artifact._read, opened_index.open_chroma
+    read, chroma = Artifact._read, ChromaStore.open
     part_of, keep, has = Part.__get__, Work.keep, Home.has
 
     # A part is read from its file, or from a result that already holds the part in memory.
@@ -111,7 +111,7 @@ def trace(tmp_path, monkeypatch):
     monkeypatch.setattr(Artifact, "_read", read_part)
     monkeypatch.setattr(Part, "__get__", got)
     monkeypatch.setattr(Home, "has", looked_up)
-    monkeypatch.setattr(opened_index, "open_chroma", opened)
+    monkeypatch.setattr(ChromaStore, "open", opened)
     yield found
     found.is_on = False
 

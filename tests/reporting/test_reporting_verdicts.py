@@ -10,11 +10,11 @@ from rag_eval.core.errors import InputError
 from rag_eval.gates.gate import GatePart
 from rag_eval.gold.lint import GoldPart
 from rag_eval.reporting.report import Report, content_hash, read_object, whole_report
+from rag_eval.reporting.tables import print_parts
 from rag_eval.reporting.verdicts import (
     _evidence_text,
     _junit_xml,
     _markdown,
-    show_verdict,
     verdict_rows,
 )
 
@@ -186,7 +186,7 @@ def test_the_table_reads_no_markup_of_a_report():
     from rich.console import Console
 
     console = Console(file=StringIO(), width=200, no_color=True)
-    show_verdict(console, hostile_rows("[red]x[/red] [/] \x1b[2J"))
+    print_parts(console, hostile_rows("[red]x[/red] [/] \x1b[2J").parts)
     shown = console.file.getvalue()
     assert "[red]x[/red]" in shown
     assert "\x1b" not in shown

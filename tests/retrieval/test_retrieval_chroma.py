@@ -16,7 +16,7 @@ import pytest
 from corpora import listed
 
 from rag_eval.core.settings import Settings
-from rag_eval.retrieval.chroma import ChromaStore, clear_unused, open_chroma
+from rag_eval.retrieval.chroma import ChromaStore, clear_unused
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.embedders import unit
 
@@ -171,7 +171,7 @@ def test_a_server_is_asked_with_its_tenant_database_and_headers(tmp_path, monkey
     )
     assert "s3cret" not in repr(settings) + settings.model_dump_json()
     monkeypatch.setattr(chromadb, "HttpClient", lambda **options: asked.update(options))
-    open_chroma(settings)
+    ChromaStore.open(settings)
     assert asked.pop("settings").anonymized_telemetry is False
     place = {"host": "http://127.0.0.1:9/team/vectors", "ssl": False}
     assert asked == given | place | {"headers": {"Authorization": "Bearer s3cret-token"}}
