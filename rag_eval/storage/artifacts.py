@@ -187,9 +187,13 @@ class Artifact:
     def fault(self, part: str) -> str:
         """Describe how a file differs from the written file; empty if it is whole."""
         try:
-            return _damage(self.path(part), **self.files[part])
+            fault = _damage(self.path(part), **self.files[part])
+            if fault and self.home.is_remote:  # perhaps only the local copy is damaged
+                self.path(part).unlink()
+                fault = _damage(self.path(part), **self.files[part])
         except FileNotFoundError:
             return "the object store lacks it"
+        return fault
 
     def _read(self, part: str, read: Callable[[Path], T]) -> T:
         fault, cause = self.fault(part) if part in self.files else "", None

@@ -56,6 +56,17 @@ def test_an_artifact_is_flushed_before_it_gets_its_name(store, flushed):
     assert flushed.before(folder) == {path.stat().st_ino for path in (folder, *folder.iterdir())}
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_maker_that_raises_leaves_nothing(store, error):
+    def make():
+        raise error
+
+    with pytest.raises(error):
+        store.memo("stage", "key", make)
+    assert list_all(store) == []
+    assert store.memo("stage", "key", lambda: {"value": 1}).json("value") == 1
+
+
 def fail_half_way():
     yield b"one\n"
     raise ValueError("half way")

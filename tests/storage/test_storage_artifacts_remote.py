@@ -5,7 +5,7 @@ import uuid
 
 import numpy as np
 import pytest
-from test_storage_artifacts import put_sharded
+from test_storage_artifacts import flip_bit, put_sharded
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
@@ -71,6 +71,15 @@ def test_the_loser_of_two_writers_reads_what_the_winner_wrote(home, other):
     assert (lost.json("seconds"), lost.reused) == (1.0, False)
     shutil.rmtree(home.folder)
     assert ArtifactStore(home).whole("stage", "key").json("seconds") == 1.0
+
+
+def test_a_damaged_local_copy_is_fetched_again_and_a_lost_object_is_made_again(home, other, caplog):
+    flip_bit(put(home).path("array.npy"))
+    assert ArtifactStore(home).memo("stage", "key", dict).array("array").tolist() == [0, 1, 2]
+    assert not caplog.records
+    (lost,) = (name for name in home.names("artifacts") if name.endswith("array.npy"))
+    home.delete(lost)
+    assert not ArtifactStore(other).memo("stage", "key", parts_of).reused
 
 
 @pytest.mark.parametrize("name", ["value.json", "array.npy", "artifact.json"])

@@ -83,3 +83,9 @@ def test_a_digest_is_the_same_in_every_version():
 def test_a_sequence_is_hashed_with_its_borders(one, other):
     assert (lines_hash(one) == lines_hash(other)) == (one == other)
     assert lines_hash(iter(one)) == lines_hash(one)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": [-float("inf")]}])
+def test_numbers_that_json_lacks_are_refused(value):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        digest(value)

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import s3_server
 
 from rag_eval.core.errors import InputError
 from rag_eval.storage.home import PARTIAL, Home, atomic_path, write_bytes, write_text
@@ -53,6 +54,16 @@ def test_a_file_that_another_worker_wrote_is_fetched_once(home_url, tmp_path):
         assert other.fetch("artifacts/large") == path
     with pytest.raises(FileNotFoundError):
         other.fetch("artifacts/none")
+
+
+def test_homes_with_one_scratch_folder_keep_their_copies_apart(tmp_path, monkeypatch):
+    with s3_server.running(monkeypatch) as url:
+        homes = [Home(f"{url}/{name}", tmp_path) for name in ("one", "two")]
+        for home in homes:
+            home.write("runs/a", home.url.encode())
+        assert [home.fetch("runs/a").read_bytes().decode() for home in homes] == [
+            home.url for home in homes
+        ]
 
 
 def test_what_a_killed_writer_left_is_no_file(tmp_path):

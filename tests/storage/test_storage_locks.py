@@ -105,6 +105,19 @@ def test_a_second_run_waits_for_the_first_and_says_so(either, hold, monkeypatch)
     assert "0 s so far, at most 60 s more" in lines[0]
 
 
+def test_a_person_may_stop_the_waiting(either, hold):
+    hold(either)
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    lock = WriteLock(Settings(**{**either, "wait_s": 60}), "tiny", interrupt)
+    with pytest.raises(KeyboardInterrupt), lock:
+        pass
+    with pytest.raises(InputError, match="home_busy"), lock_of(either):
+        pass
+
+
 def test_local_stores_take_one_run_of_any_gold_set(local):
     with lock_of(local) as lock:
         assert lock.leftover_age_s == 0
@@ -192,3 +205,9 @@ def test_a_run_whose_lock_another_run_had_publishes_nothing(shared, still_held):
                     lock.check()
         with pytest.raises(InputError, match="lock_lost"):
             lock.check()
+
+
+def test_a_database_that_is_gone_gives_no_lock(shared):
+    gone = re.sub(r":\d+/", ":1/", shared["database_url"])
+    with pytest.raises(InputError, match="database_failed"), lock_of(shared, database_url=gone):
+        pass

@@ -1,4 +1,5 @@
 import os
+import sqlite3
 import subprocess
 import sys
 
@@ -185,14 +186,26 @@ def test_a_reader_does_not_wait_for_a_writer(store):
     assert [row["id"] for row in notes(store)] == [1, 2]
 
 
+def test_sqlite_keeps_a_write_ahead_log_and_makes_its_folder(tmp_path):
+    path = tmp_path / "a ?#%" / "home" / "store.db"
+    store = SqlStore(path)
+    store.create(NOTES)
+    assert path.is_file()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
 @pytest.mark.parametrize(
     ("url", "code"),
     [
         ("postgresql://me:hunter2@127.0.0.1:1/db", "database_failed"),
         ("postgres://me@127.0.0.1:1/db?password=hunter2", "database_failed"),
         ("postgresql://me:hunt@er2@127.0.0.1/db", "database_url"),
+        ("postgresql://me:hunter2@127.0.0.1:hunter2/db", "database_url"),
         ("mysql://me:hunter2@127.0.0.1/db", "database_url"),
         ("hunter2", "database_url"),
+        ("sqlite://", "database_url"),
         ("sqlite:///:memory:", "database_url"),
     ],
 )
