@@ -3,6 +3,7 @@
 MiniLM is compared with Chroma's own function.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -183,6 +184,19 @@ def test_minilm_does_not_depend_on_what_else_is_in_the_batch(minilm):
     assert minilm.embed([]).shape == (0, 384)
 
 
+def test_weights_that_are_not_the_official_ones_are_refused(tmp_path, monkeypatch):
+    package = tmp_path / "other_weights"
+    (package / "model").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError", encoding="utf-8")
+    for name in ("model.safetensors", "tokenizer.json"):
+        (package / "model" / name).write_bytes(b"other")
+    monkeypatch.setattr(embedders, "PACKAGE", package.name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match="model_damaged"):
+        make_model(tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
 def test_a_model_that_cannot_be_downloaded_is_an_input_error(tmp_path, monkeypatch):
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
@@ -247,6 +261,12 @@ def test_a_vectors_file_that_unpacks_without_bound_is_refused(tmp_path, monkeypa
     np.savez_compressed(path, sha256=KEYS, vectors=np.zeros((1000, 1000), np.float32))
     with pytest.raises(InputError, match="it unpacks to 4,00"):
         read_vectors(path)
+
+
+def test_a_vectors_file_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "v.npz")
+    with pytest.raises(InputError, match="no regular file"):
+        read_vectors(tmp_path / "v.npz")
 
 
 def test_texts_without_a_vector_are_counted_and_quoted(tmp_path):

