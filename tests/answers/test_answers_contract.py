@@ -178,6 +178,10 @@ KNOWN = [(TERMS[terms], text, code) for terms, code, text in [*map(json.loads, _
 )
 def test_reply_gets_its_code(terms, text, expected):
     assert outcome(text, terms) == expected
+    fault = parse(text, terms)
+    assert not isinstance(fault, Fault) or (
+        len(fault.message) <= 400 and fault.message.isprintable()
+    )
 
 
 def test_cases_reach_every_code_of_a_reply():
@@ -325,6 +329,22 @@ def test_marks_leave_the_text_and_number_its_sentences():
     )
     assert judged.text == "Paris is the capital. Rome lies on the Tiber. Done [1]."
     assert [span.segment for span in judged.citations] == [0, 1]
+
+
+def test_cited_lines_become_characters_of_the_document():
+    west = "docs/capitals.md#west"
+    judged = judge("Berlin.", [Citation("docs/capitals.md", 3, 3)], evidence(SOUTH, west))
+    (span,) = judged.citations
+    assert (span.segment, span.evidence, span.doc_id) == (0, 1, "docs/capitals.md")
+    assert DOCS["docs/capitals.md"][span.start : span.end] == "Berlin is the capital of Germany."
+
+
+def test_a_repeated_citation_of_a_sentence_is_one_citation():
+    mark, cited = "[docs/capitals.md:2]", Citation("docs/capitals.md", 2, 2)
+    body = f"Paris is the capital {mark}{mark}{mark}. It is Paris {mark}."
+    judged = judge(body, [cited, cited], evidence())
+    assert [span.segment for span in judged.citations] == [0, 1]
+    assert len(judge("It is Paris.", [cited, cited], evidence()).citations) == 1
 
 
 def test_a_refusal_may_name_paths_of_the_question_only():

@@ -77,6 +77,12 @@ def test_only_the_first_passages_are_cited_and_a_copy_never():
     assert {sentence.passage for sentence in found.sentences} <= {0, 2}
 
 
+def test_the_threshold_decides_and_changes_nothing_else():
+    always, never = (answer(CAPITAL, [GERMANY], least) for least in (0, 1))
+    assert (always.answered, never.answered) == (True, False)
+    assert always[:2] == never[:2]
+
+
 BARS = {
     clapnq: {"best_right": 0.60, "precision": 0.56, "recall": 0.42, "refused_unanswerable": 0.40},
     scifact: {"best_right": 0.46, "precision": 0.38, "recall": 0.52},
@@ -92,3 +98,10 @@ def test_bars_on_public_data(read, shared_data):
     found = figures(answer_set, extracts)
     assert {name: value for name, value in BARS[read].items() if found[name] < value} == {}
     assert found["refused_answerable"] <= 0.13
+
+
+def test_an_answer_does_not_depend_on_the_questions_before():
+    answerer = Extractive(DocumentFrequencies(20, {"capit": 3, "franc": 2}), 0.39)
+    before = answerer.answer(CAPITAL, [GERMANY, FRANCE])
+    answerer.answer("Which river flows through the wine of Berlin?", [FRANCE])
+    assert answerer.answer(CAPITAL, [GERMANY, FRANCE]) == before

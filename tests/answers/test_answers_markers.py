@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rag_eval.answers.evidence import Library
 from rag_eval.answers.recorded import RecordedAnswers
 from rag_eval.core.errors import ProblemList
 from rag_eval.core.strategy import Identity
-from rag_eval.corpus.chunking import chunk_documents
+from rag_eval.corpus.chunking import chunk_documents, spans
 from rag_eval.corpus.loaders.recorded import Recorded, read_outputs
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.corpus.markers import read_marks, remove_marks
@@ -177,3 +179,12 @@ def test_a_list_of_references_names_the_numbers_and_cites_nothing(listed, number
 def test_a_list_of_the_answer_is_no_list_of_references(text):
     assert remove_marks(text).count("\n") == text.count("\n")
     assert len(read_marks(text).citations) == text.count("[")
+
+
+@given(st.text(alphabet="ab.[]1,0` \n", max_size=80))
+def test_no_text_is_lost_but_markers_and_blanks(answer):
+    plain, citations, _ = read_marks(answer)
+    rest = iter(answer)
+    assert all(character in rest for character in plain if not character.isspace())
+    assert plain.count("a") == answer.count("a")
+    assert all(-1 <= segment < len(spans(plain)) for segment, _ in citations)

@@ -103,3 +103,9 @@ def test_reads_without_scripts(hostile, visit):
     # Controls that need a script are hidden.
     assert [b.inner_text() for b in seen.page.get_by_role("button").all() if b.is_visible()] == []
     assert seen.elsewhere() == []
+
+
+def test_without_the_policy_escaping_alone_holds(hostile, visit):
+    seen = ready(visit(hostile.page, unguarded=True))
+    assert harm(seen.page) == []
+    seen.check_quiet()

@@ -235,6 +235,11 @@ def test_only_true_and_null_state_that_a_citation_is_in_the_evidence(value, fiel
     assert first(changed(in_evidence=value)) == expected
 
 
+@pytest.mark.parametrize("quote", ["a", ".", " ", "- 7"])
+def test_a_quote_has_two_letters_or_digits(quote):
+    assert first(changed(quote=quote)) == ("quote_mismatch", "quote")
+
+
 def test_one_segment_cites_one_section_unless_whitelisted():
     one, two, three = (
         changed(query_id="q", segment=0, section_id=name) for name in ("A", "B", "C")
@@ -425,3 +430,12 @@ def test_payloads_of_every_strategy_keep_the_schema_and_are_ok(smoke):
 def test_schema_refuses_what_the_structural_rules_refuse(change):
     assert first(changed(**change))[0] != "ok"
     assert not schema().is_valid(changed(**change))
+
+
+def test_first_code_is_the_first_of_the_contract():
+    wrong = {"doc_id": None, "rev": 3, "offsets": [1], "score_raw": "x", "k_pos": 0}
+    record = changed(**wrong, index_hash="old", quote=1, cited_before_answer=0)
+    found = [code for code, _ in validate([record], LIVE).failures[0]]
+    assert found == sorted(found, key=CODES.index)
+    assert found[0] == "missing_doc_id"
+    assert len(found) == len(set(found)) == 8

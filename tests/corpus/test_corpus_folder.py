@@ -98,14 +98,21 @@ def test_a_corpus_that_lacks_a_file_of_the_commit_is_dirty(base, committed):
 # an object, which git would then ask a promisor remote for.
 HOSTILE = {
     "clean": ("*.md filter=x", ("filter.x.clean", "$RUN")),
+    "process": ("*.md filter=x", ("filter.x.process", "$RUN"), ("filter.x.required", "true")),
     "fsmonitor": ("", ("core.fsmonitor", "$RUN"), ("core.fsmonitorHookVersion", "2")),
     "hooks": ("", ("core.hooksPath", "$BASE/hooks")),
+    "textconv": ("*.md diff=x", ("diff.x.textconv", "$RUN"), ("diff.x.command", "$RUN")),
     "external diff": ("", ("diff.external", "$RUN"), ("log.diffMerges", "on")),
+    "signature": ("", ("log.showSignature", "true"), ("gpg.program", "$RUN")),
+    "pager": ("", ("core.pager", "$RUN"), ("pager.log", "true")),
     "include": ("*.md filter=x", ("include.path", "$BASE/extra")),
+    "conditional include": ("*.md filter=x", ("includeIf.gitdir:**.path", "$BASE/extra")),
+    "worktree config": ("", ("extensions.worktreeConfig", "true"), ("core.worktree", "/")),
     "uploadpack": ("lost", ("remote.o.url", "$BASE"), ("remote.o.uploadpack", "$RUN")),
     "ext": ("lost", ("remote.o.url", "ext::$RUN"), ("protocol.ext.allow", "always")),
     "ssh": ("lost", ("remote.o.url", "ssh://x/y"), ("core.sshCommand", "$RUN")),
     "http": ("lost", ("remote.o.url", "http://$HOST/x.git"), ("credential.helper", "!$RUN")),
+    "git": ("lost", ("remote.o.url", "git://$HOST/x"), ("core.gitProxy", "$RUN")),
 }
 
 
@@ -153,6 +160,9 @@ def test_a_repository_starts_no_program_and_no_connection(
 
 LEADS = {
     "file": 'rm -r $G && echo "gitdir: $O" > $G',
+    "work tree": "rm -r $G && mkdir -p worktrees/x && cp $O/HEAD worktrees/x && "
+    'echo "gitdir: $PWD/worktrees/x" > $G && echo $G > worktrees/x/gitdir && '
+    "echo $O > worktrees/x/commondir",
     "alternates": "cp -r $O/refs $G && echo $O/objects > $G/objects/info/alternates",
     "objects": "cp -r $O/refs $G && rm -r $G/objects && ln -s $O/objects $G/objects",
     "refs": "rm -r $G/refs && ln -s $O/refs $G/refs",

@@ -170,6 +170,15 @@ def test_what_cannot_be_walked_is_an_error(shelf, options, code):
         load(**options)
 
 
+def test_identity_follows_version_and_record_without_importing(shelf):
+    spec = PackageDocs(loader="package_docs", package="shelf")
+    first = spec.identity(Path())
+    (shelf / "RECORD").write_text("shelf/__init__.py,sha256=y,1\n")
+    importlib.invalidate_caches()
+    assert spec.identity(Path()) != first
+    assert "shelf" not in sys.modules
+
+
 # ---- Which code an import may run
 
 

@@ -89,6 +89,19 @@ def test_dates_that_cannot_be_read_cost_nothing_else(checkout):
     assert corpus.documents["title"][0] == "Kept"
 
 
+def test_files_that_say_no_date_have_that_of_their_commit(checkout):
+    checkout.write("a.md", "# A\n")
+    checkout.write("b.txt", "b")
+    checkout.write("c.md", "---\ndate: 2001-02-03\n---\n# C\n")
+    checkout.git("init", "-q")
+    checkout.commit("2024-03-01T23:30:00-02:00")  # the next day in UTC
+    expected = {"a.md": "2024-03-02", "b.txt": "2024-03-02", "c.md": "2001-02-03"}
+    assert dates(checkout.base) == expected
+    checkout.write("a.md", "# AA\n")
+    checkout.write("new.txt", "n")
+    assert dates(checkout.base) == expected | {"a.md": "", "new.txt": ""}
+
+
 JOE_AND_ANN = {
     "author": "",
     "authors": ["Joe", None, "", "Ann"],

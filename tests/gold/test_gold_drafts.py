@@ -5,7 +5,7 @@ import json
 import pytest
 from fake_llm import FakeLLM
 
-from rag_eval.core.types import Reply
+from rag_eval.core.types import ChatError, Reply
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import load_config
@@ -84,6 +84,14 @@ def test_replies_of_a_model_are_checked_and_dropped_ones_are_counted(corpus):
     for reason, replies in DROPPED.items():
         for text in replies:
             assert draft(text) == ([], {reason: 1}), text
+
+
+def test_an_endpoint_that_fails_ends_the_drafts(corpus):
+    def ask(_):
+        raise ChatError("refused", "no key")
+
+    with pytest.raises(ChatError):
+        ask_for_drafts(corpus(a=PASSAGE), ask, threads=2)
 
 
 LONG = "A manual says much.\n\n" + "It says more than one can read. " * 8

@@ -137,9 +137,15 @@ def test_a_configuration_fault_has_code_line_and_field(tmp_path, case):
     assert {problem.file for problem in problems} == {str(path)}
 
 
-@pytest.mark.parametrize("split", ["../test", "", "x\x00y"])
+@pytest.mark.parametrize("split", ["../test", "a/b", "", "..", "x\x00y", "x" * 300])
 def test_a_split_is_a_name(tmp_path, split):
     assert _faults(load_gold, tmp_path, None, split)[0].code == "missing_file"
+
+
+def test_negative_trec_grades_count_as_not_relevant(tmp_path):
+    _write(tmp_path, "topics.tsv", "301\twhat is a tern\n")
+    _write(tmp_path, "qrels.txt", "301 0 d1 -2\n301 0 d2 2\n")
+    assert load_gold(tmp_path).judgements["gain"].tolist() == [0, 2]
 
 
 def test_a_fault_says_what_is_accepted(tmp_path):

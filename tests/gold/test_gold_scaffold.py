@@ -5,6 +5,7 @@ import pytest
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
+from rag_eval.corpus.loaders import formats
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import load_corpus
 from rag_eval.gold.configuration import discover, load_config
@@ -153,3 +154,11 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path, manual):
     spec = load_config(target).corpus
     assert spec.exclude == ("broken.pdf", "latin.txt")
     assert load_corpus(spec, target).documents["doc_id"].tolist() == ["a.md", "b.txt"]
+
+
+def test_a_missing_reader_is_named_and_nothing_is_left_out(tmp_path, manual, monkeypatch):
+    (manual / "page.html").write_text("<p>x</p>", encoding="utf-8")
+    monkeypatch.setattr(formats, "explain_missing", lambda *_: "install rag_eval[documents]")
+    with pytest.raises(InputError, match=r"missing_package.*install rag_eval\[documents\]"):
+        init_gold_set(tmp_path / "mine", manual)
+    assert not (tmp_path / "mine").exists()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.frames import VARIANTS
-from rag_eval.gold.configuration import discover
+from rag_eval.gold.configuration import discover, load_config
 from rag_eval.gold.lint import lint
 from rag_eval.gold.loading import gold_groups, group_ids, load_gold, variants
 from rag_eval.gold.resolving import resolve
@@ -167,3 +167,8 @@ def test_a_chain_of_all_questions_is_split_where_they_share_little():
     assert gold_groups(queries, *zip(*pairs, strict=True)) == group_ids(
         queries, *zip(*pairs, strict=True)
     )
+
+
+@pytest.mark.parametrize("name", ["pandas_api", "smoke"])
+def test_shipped_gold_sets_require_the_contract(project_root, name):
+    assert "answer_contract" in load_config(project_root / "gold_sets" / name).gates.required

@@ -13,8 +13,11 @@ import chromadb
 import numpy as np
 import pandas as pd
 import pytest
+from chromadb.errors import ChromaError
 from corpora import listed
+from pydantic import ValidationError
 
+from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
 from rag_eval.retrieval.chroma import ChromaStore, clear_unused
 from rag_eval.retrieval.dense import ExactSearch
@@ -175,6 +178,23 @@ def test_a_server_is_asked_with_its_tenant_database_and_headers(tmp_path, monkey
     assert asked.pop("settings").anonymized_telemetry is False
     place = {"host": "http://127.0.0.1:9/team/vectors", "ssl": False}
     assert asked == given | place | {"headers": {"Authorization": "Bearer s3cret-token"}}
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://host", "http://", "", "/path", "http://me:pw@host:8000"]
+)
+def test_what_is_no_address_of_a_server_is_refused(url):
+    with pytest.raises(ValidationError, match="chroma_url"):
+        Settings(chroma_url=url)
+
+
+def test_a_server_that_refuses_is_an_input_error(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise ChromaError("no database")
+
+    monkeypatch.setattr(chromadb, "HttpClient", refuse)
+    with pytest.raises(InputError, match="chroma_server"):
+        ChromaStore(tmp_path, "http://127.0.0.1:9")
 
 
 # unused places of graph files

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.corpus import analyzer
-from rag_eval.corpus.analyzer import BIGRAM_ANALYZER, TermRows
+from rag_eval.corpus.analyzer import BIGRAM_ANALYZER, STOP_WORDS, TermRows
 from rag_eval.retrieval import dense
 from rag_eval.retrieval.dense import ExactSearch
 from rag_eval.retrieval.embedding.embedders import unit
@@ -180,6 +180,18 @@ def test_rank_bm25_is_its_formula(drawn):
             for row, score in enumerate(scores)
         ]
         assert_like(found, query, sure, documents, depth)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_known_in_the_query_gives_an_empty_ranking(engine):
+    chunks = table(["alpha beta", "beta gamma", "delta epsilon zeta", "eta theta", "iota kappa"])
+    index = engine(chunks.terms, chunks.n_terms, k1=0.9, b=0.4)
+    queries = ["", "   ", "the and of", "unheard words", "?!", "\x00", " ".join(STOP_WORDS)]
+    found = index.search(chunks.query_terms(queries), 10)
+    assert found.rows.tolist() == [[-1] * 5] * len(queries)
+    assert found.candidates.tolist() == [0] * len(queries)
+    assert index.search([], 10).rows.shape == (0, 5)
+    assert listed(index.search(chunks.query_terms(["unheard gamma the"]), 10), 0)[0][0] == 1
 
 
 FOUND = {

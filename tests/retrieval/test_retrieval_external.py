@@ -50,6 +50,7 @@ def replied(**changes):
     [
         {"chunks": {}},
         replied(doc_id=None),
+        replied(doc_id="a" * 1001),
         replied(id="a\x1b[31m"),
         replied(score=None),
         replied(offsets={"start": 1}),
@@ -57,7 +58,7 @@ def replied(**changes):
         b'{"chunks": [{"doc_id": "a", "score": NaN}]}',
         b"[" * 100_000,
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_other_replies_are_malformed(value):
     with pytest.raises(QueryError) as caught:
@@ -109,6 +110,15 @@ def ask(url, queries=QUERIES, limits=QUICK, top_k=5):
     return found, said
 
 
+def test_every_query_gets_its_own_answer_in_order(service):
+    found, _ = ask(service.url())
+    assert all(isinstance(outcome, Retrieved) for outcome in found)
+    documents = [outcome.items[0].doc_id for outcome in found]
+    assert documents == ["retries.md", "alerts.md", "storage.md"]
+    assert found[0].items[0].text.startswith("## Count")
+    assert [len(outcome.items) for outcome in ask(service.url(), top_k=1)[0]] == [1, 1, 1]
+
+
 CODES = {
     "down": "server_error",
     "redirect": "refused",
@@ -145,6 +155,19 @@ def test_a_burst_of_429_is_waited_out(service):
     assert said[-1][1] == ""
     assert service.asked(url) > len(QUERIES)
     assert time.monotonic() - started >= 1
+
+
+def test_a_retry_after_of_hours_is_not_waited_for(service):
+    url = service.url(fault="burst", burst=99, after=7200)
+    found, _ = ask(url, QUERIES[:1])
+    assert found[0].code == "rate_limited"
+    assert service.asked(url) == 1
+
+
+def test_the_password_of_an_address_is_never_shown():
+    found, _ = ask("http://user:secret@127.0.0.1:9/search", ["x"])
+    assert "secret" not in repr(found)
+    assert found[0].code == "connection"
 
 
 def test_when_nothing_answers_the_rest_is_asked_once_each():
@@ -228,6 +251,17 @@ def test_a_batch_that_raises_is_asked_one_by_one():
     found = ask_port(port)
     assert codes(found) == ["ok", "raised", "ok"]
     assert str(found[1]) == "raised: RuntimeError: down \\u001b[31m"
+    assert port.alone == 3
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [lambda _: None, lambda _: [result(chunk())] * 2],
+    ids=["nothing", "short"],
+)
+def test_a_batch_of_another_length_is_asked_one_by_one(batch):
+    port = Port(batch=batch)
+    assert codes(ask_port(port)) == ["ok"] * 3
     assert port.alone == 3
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rag_eval.core.parts import Embedding
+from rag_eval.core.strategy import Rerank
 from rag_eval.retrieval import dense, lexical
 from rag_eval.retrieval.dense import Hybrid, Vector
 from rag_eval.retrieval.embedding.embedders import lsa_hash
@@ -48,6 +49,12 @@ def hash_of(spec, tmp_path, chunks_hash="chunks"):
 
 
 @pytest.mark.parametrize("kind", list(BASE))
+def test_the_name_and_the_rerank_step_do_not_count(kind, tmp_path):
+    other = BASE[kind].model_copy(update={"name": "b", "rerank": Rerank(kind="mmr")})
+    assert hash_of(other, tmp_path) == hash_of(BASE[kind], tmp_path)
+
+
+@pytest.mark.parametrize("kind", list(BASE))
 def test_every_setting_of_the_index_counts_and_no_two_collide(kind, tmp_path):
     specs = [BASE[kind], *(BASE[kind].model_copy(update=change) for change in CHANGES[kind])]
     hashes = [hash_of(spec, tmp_path) for spec in specs]
@@ -87,3 +94,11 @@ def test_a_vectors_file_is_named_by_its_content(tmp_path):
         tmp_path / "vectors.npz", sha256=np.array(HASHES), vectors=-np.eye(2, dtype=np.float32)
     )
     assert embed_model(file, fit, tmp_path) not in {first, "vectors-file@missing"}
+
+
+def test_a_chroma_function_is_named_with_its_configuration(tmp_path):
+    one, other = (
+        embed_model(Embedding.from_settings("x", {"dim": dim}), fit, tmp_path) for dim in (1, 2)
+    )
+    assert one != other
+    assert one.startswith("chroma:x@")

@@ -35,6 +35,10 @@ def embed(texts):
     return [VECTORS.get(text, [0.2, 0.2, 0.9]) for text in texts]
 
 
+def undefined(texts):
+    return [[float("nan")] * 3 for _ in texts]
+
+
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
     monkeypatch.setattr(outside, "BACKOFF_S", 0.01)
@@ -248,6 +252,7 @@ def test_a_changed_index_has_another_hash(index):
     [
         ({"api_key_env": "RAG_EVAL_TEST_NO_KEY"}, "api_key_env"),
         ({"embedding": None}, "embedding"),
+        ({"embedding": "test_retrieval_search_engines:undefined"}, "embedding"),
     ],
 )
 def test_settings_that_do_not_fit_are_errors(index, changes, field):
@@ -373,3 +378,24 @@ def test_replies_of_a_qdrant_server_are_checked(cluster, reply, code):
     with Index(engine, None).open() as source:
         (outcome,) = source.ask_all(["tried"], 3, lambda *_: None)
     assert outcome.code == code
+
+
+def narrow(texts):
+    return [[1.0, 0.0] for _ in texts]
+
+
+@pytest.mark.parametrize("name", ["pgvector", "qdrant"])
+def test_a_vector_of_another_size_is_refused(name, request):
+    index = request.getfixturevalue(name)
+    with index.open(embedding="test_retrieval_search_engines:narrow") as source:
+        (outcome,) = source.ask_all(["tried"], 3, lambda *_: None)
+    assert outcome.code == "refused"
+
+
+def test_slow_statements_fail_their_query(pgvector):
+    slow = {"statement_timeout": "1"}
+    with pgvector.open(session={"hnsw.ef_search": "100"}) as source:
+        source.engine = source.engine.model_copy(update={"session": slow})
+        source._parts["filters"] = need_package("psycopg.sql").SQL("pg_sleep(1) IS NOT NULL")
+        source.close()
+        assert source.ask_all(["tried"], 3, lambda *_: None)[0].code == "timeout"

@@ -96,6 +96,16 @@ def test_a_damaged_run_is_named_and_stops_nothing_else(viewed, content):
     assert client.get(f"/runs/{viewed.run_id}/").status_code == 200
 
 
+def test_the_page_of_a_run_holds_the_explorer(viewed):
+    found = Elements(viewed.client().get(f"/runs/{viewed.run_id}/").text)
+    attributes = dict(found.attributes)
+    assert attributes["data-source"] == "fetch"
+    assert attributes["data-base"] == f"/runs/{viewed.run_id}/"
+    assert ("src", "/assets/explorer.js") in found.attributes
+    assert "noscript" in found.elements
+    assert not [name for name, _ in found.attributes if name.startswith("on") or name == "style"]
+
+
 def test_parts_are_sent_as_they_are_stored(viewed):
     client, folder = viewed.client(), f"/runs/{viewed.run_id}/explorer"
     with client.stream("GET", f"{folder}/summary.json") as answer:

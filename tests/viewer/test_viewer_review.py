@@ -55,6 +55,14 @@ def lines(folder, name):
     return (folder / name).read_bytes().splitlines(keepends=True)
 
 
+def test_the_page_marks_the_quote_and_shows_texts_as_texts(review):
+    page = review[1].get("/").text
+    assert page.count('<form class="draft"') == 3
+    assert "<mark>To rotate the logs, set the limit.</mark> Then wait." in page
+    assert HOSTILE not in page
+    assert page.count('value=""') == 3, "a person asks about the drawn passages"
+
+
 def test_accepting_changes_one_line(review):
     folder, client = review
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -114,9 +122,12 @@ def test_two_writers_at_once_lose_nothing(review):
     [
         ({"text": " "}, 400),
         ({"text": "a\x1bb"}, 400),
+        ({"text": "x" * 2001}, 400),
         ({"decision": "keep"}, 400),
         ({"Origin": "http://elsewhere.example"}, 403),
         ({"X-Rag-Eval-Token": "x"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "null"}, 403),
         ({"Content-Type": "text/plain"}, 415),
         ({"text": "x" * MAX_BODY}, 413),
     ],

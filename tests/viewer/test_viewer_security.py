@@ -54,7 +54,7 @@ def test_an_error_of_the_program_tells_nothing(viewed, caplog, monkeypatch):
     ("host", "status"),
     [
         *((f"{name}:{PORT}", 200) for name in ("127.0.0.1", "LOCALHOST")),
-        *((f"{name}:{PORT}", 400) for name in ("127.0.0.1.nip.io", "192.168.1.9")),
+        *((f"{name}:{PORT}", 400) for name in ("127.0.0.1.nip.io", "192.168.1.9", "[::]")),
         ("", 400),
     ],
 )
@@ -68,6 +68,7 @@ def test_only_names_of_this_machine_are_answered(viewed, host, status):
         ("navigate", "document", 200),
         ("no-cors", "image", 403),
         ("navigate", "iframe", 403),
+        ("cors", "empty", 403),
     ],
 )
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
