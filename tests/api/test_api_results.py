@@ -144,3 +144,10 @@ def test_charts_show_in_notebooks_without_pyplot():
     assert labels == list(RUNS)
     assert "60 questions" in drawn[0].get_supxlabel()
     assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_results_show_in_notebooks_with_escaped_names():
+    for result in (rag_eval.evaluate(RUNS, QRELS), rag_eval.compare(RUNS, QRELS)):
+        assert "&lt;b&gt;" in result._repr_html_()
+        assert "<b>" not in result._repr_html_()
+        assert "nDCG@10" in repr(result)

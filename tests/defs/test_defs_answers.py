@@ -63,3 +63,15 @@ def test_the_job_answers_cites_and_warns(project, instance):
     assert made["reporting/retrieval_metrics_report"]["content_hash"] == report["content_hash"]
     again = project.run(instance).made
     assert again["answers/answers"]["reused"]
+
+
+@pytest.mark.slow
+def test_a_contract_that_must_hold_fails_the_job_last(project, instance):
+    record_outputs(project)
+    lines = (project.folder / "mine.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (project.folder / "mine.jsonl").write_text("".join(lines[1:]), encoding="utf-8")
+    result = project.run(instance)
+    assert not result.success
+    assert "reporting/retrieval_metrics_report" in result.made
+    assert "answer_contract" in result.failure("reporting__gate_verdict").description
+    assert not result.checks["answer_contract"].passed

@@ -145,3 +145,18 @@ def test_a_team_ends_both_runs_after_servers_and_a_worker_were_killed(
     assert re.search(r"search +SUCCESS \(started [23] times\)", done.stdout)
     assert "content_hash equal to embedded runs" in done.stdout
     assert "/runs/" in done.stdout
+
+
+def test_every_deployment_gives_dagsters_storage_the_driver_that_works(deploy):
+    block = read(deploy / "dagster.yaml")["storage"]["postgres"]["postgres_db"]
+    assert block["scheme"] == read(deploy / "values.yaml")["postgresql"]["postgresqlScheme"]
+    assert {value["env"] for value in block.values() if isinstance(value, dict)} <= set(
+        read(deploy / "compose.yaml")["x-worker"]["environment"]
+    )
+
+
+def test_the_image_copies_files_that_exist(deploy, project_root):
+    lines = re.findall(r"^COPY (.+)$", (deploy / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    copied = [name for line in lines for name in line.split()[:-1]]
+    assert copied
+    assert [name for name in copied if not (project_root / name).exists()] == []

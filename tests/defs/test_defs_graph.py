@@ -187,6 +187,13 @@ def test_schedule_follows_the_settings(project):
     assert policy.fail_window.to_timedelta() == dt.timedelta(days=7, hours=12)
 
 
+def test_the_nightly_job_has_every_asset_and_every_check(shipped):
+    graph, job = shipped.resolve_asset_graph(), shipped.resolve_job_def(JOB)
+    assert set(job.asset_layer.selected_asset_keys) == graph.materializable_asset_keys
+    assert asset("reporting/gate_verdict") in job.asset_layer.selected_asset_keys
+    assert set(job.asset_layer.asset_graph.asset_check_keys) == set(graph.asset_check_keys)
+
+
 def test_broken_gold_set_keeps_its_partition_and_does_not_hide_others(project, instance):
     broken = project.folder.parent / "broken"
     broken.mkdir()

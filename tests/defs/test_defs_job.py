@@ -14,6 +14,7 @@ from rag_eval.defs.assets import asset_key, settings_of_nights
 from rag_eval.defs.build import build_definitions, describe_failure
 from rag_eval.pipeline.opening import open_gold_set
 from rag_eval.pipeline.stages import STAGES, evaluate
+from rag_eval.storage.locks import WriteLock
 
 asset = dg.AssetKey.from_user_string
 
@@ -161,6 +162,15 @@ def test_broken_configuration_fails_its_own_run_with_file_and_line(project, inst
         1,
     )
     assert result.made == {}
+
+
+def test_run_holds_its_lock_and_releases_it(project, instance):
+    with WriteLock(project.settings):
+        result = project.run(instance, [asset("corpus/corpus_snapshot")])
+        assert "another run writes here" in result.failure("corpus__corpus_snapshot").description
+    assert project.run(instance, [asset("corpus/corpus_snapshot")]).success
+    with WriteLock(project.settings):
+        pass
 
 
 def test_a_night_waits_for_two_hours_unless_the_settings_say_another_time(project):

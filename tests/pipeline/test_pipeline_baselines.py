@@ -90,7 +90,9 @@ def test_reasons_that_accepting_mends_do_not_stop_it(ran, status, code, is_accep
             accept(ran)
 
 
-@pytest.mark.parametrize(("who", "why"), [("", "x"), ("a\nb", "x"), ("x", "\x1b[2J")])
+@pytest.mark.parametrize(
+    ("who", "why"), [("", "x"), ("a\nb", "x"), ("x", "\x1b[2J"), ("x", "y" * 2001), ("x", "\ud800")]
+)
 def test_who_and_why_are_one_line_each(project, who, why):
     with pytest.raises(InputError, match="bad_arguments"):
         accept(project, who=who, why=why)

@@ -1,5 +1,7 @@
 """Two kept runs side by side, and the rollout decision that a kept run allows."""
 
+import shutil
+
 import pytest
 from cli_project import jsonl
 
@@ -37,6 +39,13 @@ def test_a_decision_that_cannot_be_made_is_refused(project, shared_runs, argumen
     given = {"gold_set": "tiny", "candidate": "vector", **arguments}
     with pytest.raises(InputError, match=says):
         decide_rollout(Home(project.home), given.pop("gold_set"), given.pop("candidate"), **given)
+
+
+def test_a_run_without_artifacts_is_named(project, shared_runs):
+    shared_runs.run(project, times=2)
+    shutil.rmtree(project.home / "artifacts" / "ranking_measures")
+    with pytest.raises(InputError, match="run_incomplete"):
+        decide_rollout(Home(project.home), "tiny", "vector")
 
 
 @pytest.mark.slow

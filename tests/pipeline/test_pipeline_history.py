@@ -101,6 +101,7 @@ DAMAGES = [
     (["report", "index", "hash"], "<script>", "index_hash"),
     (["report", "strategies", 0, "name"], "<b onload=x>", ""),
     (["artifacts", "ranking_measures"], "../../../etc/passwd", "artifacts"),
+    (["artifacts"], 7, "artifacts"),
 ]
 
 

@@ -204,6 +204,13 @@ def test_a_step_of_its_own_reads_its_inputs_as_they_were_recorded(project):
     assert project.calls == ["total"]
 
 
+def test_a_step_without_a_record_names_what_must_be_made_first(project):
+    project.use_record = True
+    with pytest.raises(InputError, match="materialize words first"):
+        project.runner().one(Node("run", "two"))
+    assert project.calls == []
+
+
 def test_a_changed_plugin_repeats_the_stages_that_choose_it(project, monkeypatch):
     project.night()
     project.plugins.append("a_plugin")

@@ -30,6 +30,11 @@ def test_a_null_figure_has_its_reason_beside_it():
     assert Figure.model_validate(figure.dump()) == figure
 
 
+def test_a_mean_of_one_question_has_no_interval():
+    figure = Figure(value=0.5, ci_low=None, ci_high=None, **COUNTS)
+    assert figure.why["ci_low"] == "one question gives no interval"
+
+
 def test_every_null_has_a_reason():
     class Bare(Record):
         value: float | None

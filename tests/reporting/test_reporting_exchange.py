@@ -16,6 +16,7 @@ from rag_eval.reporting.exchange import (
     exchange_files,
     ragas_samples,
 )
+from rag_eval.retrieval.kinds.external import read_run
 
 VARIANTS = pd.DataFrame(
     [
@@ -88,6 +89,15 @@ def test_separated_ties_stay_close_and_fall_in_32_bits(scale):
 def test_scores_that_rise_along_a_ranking_become_ranks(folder):
     lines = (folder / "run-reranked.trec").read_text(encoding="utf-8").splitlines()
     assert lines[:2] == ["q1 Q0 d2 1 1 reranked:1/rank", "q1 Q0 d%251 2 0.5 reranked:1/rank"]
+
+
+def test_our_reader_reads_the_run_back(folder):
+    found = read_run(folder / "run-tied.trec", VARIANTS)
+    ids = {key: [item.id for item in ranking.items] for key, ranking in found.items()}
+    assert ids == {
+        ("q1", "original"): ["d2", "d%251"],
+        ("a b", "original"): ["d2"],
+    }
 
 
 def test_ir_measures_judges_the_original_wordings(folder):

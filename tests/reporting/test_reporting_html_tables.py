@@ -26,7 +26,7 @@ def read_back(frame):
     return list(csv.DictReader(io.StringIO(csv_text(frame), newline="")))
 
 
-@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\uff1d"])
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
 @pytest.mark.parametrize("before", ["", "\t", "\r", " \n ", "\u3000"])
 def test_no_cell_is_a_formula(sign, before):
     text = f"{before}{sign}1+1"

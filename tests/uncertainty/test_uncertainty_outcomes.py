@@ -18,6 +18,7 @@ from rag_eval.uncertainty.outcomes import (
     fit_rows,
     frame_of,
     new_outcome,
+    question_id,
 )
 
 AT = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -180,3 +181,8 @@ def test_gold_of_the_strategy_alone_is_refused(rows, refused):
 def test_every_field_is_bounded(change):
     with pytest.raises(ValidationError):
         made(**change)
+
+
+def test_a_question_is_identified_by_its_words():
+    assert question_id("What is  NaN?\n") == question_id("what is ＮａＮ?")
+    assert question_id("What is NaN?") != question_id("What is NaT?")

@@ -59,3 +59,14 @@ def test_the_estimate_is_that_of_ppi_python(n_labelled, n_unlabelled, knows):
     assert half_width(ours.power) <= best * 1.001
     low, high = ppi_py.ppi_mean_ci(*data, alpha=0.05)
     assert half_width(ours.power) <= float(np.squeeze(high - low)) / 2 * 1.001
+
+
+def test_labels_alone_are_the_classical_mean():
+    outcome, predicted, unlabelled = independent_queries(200, 600, 3, 1.0)
+    ours = _prediction_powered(
+        np.concatenate([outcome, np.full(600, np.nan)]),
+        np.concatenate([predicted, unlabelled]),
+        np.arange(800),
+    )
+    value = ppi_py.ppi_mean_pointestimate(outcome, predicted, unlabelled, lam=0)
+    assert ours.labels_value == pytest.approx(float(np.squeeze(value)))

@@ -1,5 +1,6 @@
 """The signals of a miss against a slow reference in plain Python."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -119,3 +120,9 @@ def test_blocks_give_what_the_whole_gives(monkeypatch):
     whole = signals(batch, 4)
     monkeypatch.setattr(module, "BLOCK_PLACES", 20)
     np.testing.assert_allclose(signals(batch, 4), whole, rtol=1e-6, atol=1e-6)
+
+
+def test_signals_do_not_depend_on_the_scale_of_scores():
+    _, _, batch = batch_of(4)
+    scaled = signals(dataclasses.replace(batch, raw=batch.raw * 7.5), 4)
+    np.testing.assert_allclose(scaled, signals(batch, 4), rtol=1e-9, atol=1e-9)
