@@ -30,7 +30,7 @@ from rag_eval.core.settings import (
 )
 from rag_eval.core.types import Answer, ChatError, Message
 from rag_eval.corpus.analyzer import DocumentFrequencies, count_documents
-from rag_eval.measures.answers import Faithfulness, Sample, measure_faithfulness
+from rag_eval.measures.answers import Faithfulness, Sample, VerifierPart, measure_faithfulness
 from rag_eval.measures.overlap import SharedGold
 from rag_eval.measures.support import (
     Cites,
@@ -202,6 +202,15 @@ class Verifier(ABC):
             scores = self._score(asked).tolist() if asked else []
         score_of = dict(zip(asked, scores, strict=True))
         return np.array([score_of.get(pair, 0.0) for pair in pairs], dtype=np.float64)
+
+    def part(self) -> VerifierPart:
+        """Describe the model, and the missing scores up to now."""
+        return VerifierPart(
+            name=self.name,
+            model=self.model,
+            identity=self.identity,
+            failures=dict(self.failures),
+        )
 
     def usage(self) -> Usage | None:
         """Return requests, tokens and cost; None for a model on this machine."""

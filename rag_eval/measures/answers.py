@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -130,6 +131,41 @@ class CitationsPart(Record):
     measures: list[AnswerFigure]
     n_unsupported: Count
     unsupported: list[UnsupportedSentence]
+
+
+CITATION_MEASURES: Final = frozenset(
+    "coverage citation_precision citation_recall citation_match_rate citation_validity_rate "
+    "citation_support".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerMeasureFacts:
+    """Measures of answers and citations; `verifier` is None where words alone give support."""
+
+    measures: list[AnswerFigure]
+    gap: RetrievalGap
+    outcomes: dict[str, int]
+    codes: dict[str, int]
+    faithfulness: Faithfulness
+    n_unsupported: int
+    unsupported: list[UnsupportedSentence]
+    verifier: VerifierPart | None = None
+
+    def as_report(self) -> dict[str, dict[str, object]]:
+        """Return the measures for the parts `answers` and `citations` of the report."""
+        of_answers, of_citations = (
+            [figure for figure in self.measures if (figure.name in CITATION_MEASURES) == is_cited]
+            for is_cited in (False, True)
+        )
+        part = {name: getattr(self, name) for name in ("outcomes", "codes", "gap", "faithfulness")}
+        if self.verifier is not None:
+            part["verifier"] = self.verifier
+        cited = {"unsupported": self.unsupported, "n_unsupported": self.n_unsupported}
+        return {
+            "answers": {"measures": of_answers, **part},
+            "citations": {"measures": of_citations, **cited},
+        }
 
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -29,27 +29,20 @@ from rag_eval.core import config as settings_of
 from rag_eval.core.arrays import FloatArray
 from rag_eval.core.config import GoldSetConfig
 from rag_eval.core.errors import ProblemList
-from rag_eval.core.records import AnswerFigure, Open
+from rag_eval.core.records import Open
 from rag_eval.core.settings import Endpoint
 from rag_eval.core.strategy import Identity
 from rag_eval.core.types import Answer
 from rag_eval.corpus.analyzer import count_documents, count_tokens
 from rag_eval.corpus.loaders.recorded import read_outputs
 from rag_eval.gold.lint import LintWarning, report_warnings
-from rag_eval.measures.answers import (
-    Faithfulness,
-    RetrievalGap,
-    UnsupportedSentence,
-    VerifierPart,
-    answer_figures,
-)
+from rag_eval.measures.answers import AnswerMeasureFacts, Faithfulness, answer_figures
 from rag_eval.measures.run_scores import GoldArrays
 from rag_eval.measures.support import SentenceSupport
 from rag_eval.pipeline.corpus import AdmittedChunks, CorpusSnapshot, GoldVariants
 from rag_eval.pipeline.runner import (
     AGAIN,
     Result,
-    Results,
     Stage,
     Work,
     file_part,
@@ -134,11 +127,7 @@ def _join_lines(lines: Iterable[str]) -> str:
 
 
 def _identify_answers(work: Work, gold_variants: GoldVariants, **_: object) -> object:
-    """Hash the file of recorded outputs; empty without a file.
-
-    Returns AGAIN when a model answers or a plug-in is configured. A repeated stage takes known
-    replies from the cache and repeats failed requests. The code of a plug-in may have changed.
-    """
+    """Hash the file of recorded outputs, empty without one; AGAIN for a model or a plug-in."""
     answers = _answers_of(work.config)
     asked = list_questions(answers, gold_variants.queries, gold_variants.overrides)
     is_asked = any(question.settings.mode == "llm" for question in asked)
@@ -317,26 +306,6 @@ def check_citations(
 # faithfulness by a judging model through ragas behind FEATURE_RAGAS_EVAL.
 
 
-@dataclasses.dataclass(frozen=True)
-class AnswerMeasureFacts:
-    """The answer measures in the form of the report."""
-
-    measures: list[AnswerFigure]
-    gap: RetrievalGap
-    outcomes: dict[str, int]
-    codes: dict[str, int]
-    faithfulness: Faithfulness
-    n_unsupported: int
-    unsupported: list[UnsupportedSentence]
-    verifier: VerifierPart | None = None
-
-
-CITATION_MEASURES: Final = frozenset(
-    "coverage citation_precision citation_recall citation_match_rate citation_validity_rate "
-    "citation_support".split()
-)
-
-
 class AnswerMeasures(Result):
     """Measures of the answers.
 
@@ -350,22 +319,12 @@ class AnswerMeasures(Result):
     about: AnswerMeasureFacts = json_part()
     verifier_usage: Usage | None = json_part(volatile=True, default=None)
 
-    def report_part(self, _: Work) -> dict[str, object]:
+    def report_part(self, _: Work) -> Mapping[str, object]:
         """Give the measures of answers and of citations, and the requests to the verifier."""
-        facts, cited = self.about, {"n_unsupported": self.about.n_unsupported}
-        of_answers, of_citations = (
-            [figure for figure in facts.measures if (figure.name in CITATION_MEASURES) == is_cited]
-            for is_cited in (False, True)
-        )
-        part = {name: getattr(facts, name) for name in ("outcomes", "codes", "gap", "faithfulness")}
-        if facts.verifier is not None:
-            part["verifier"] = facts.verifier
+        part = self.about.as_report()
         if self.verifier_usage is not None:
-            part["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
-        return {
-            "answers": {"measures": of_answers, **part},
-            "citations": {"measures": of_citations, "unsupported": facts.unsupported, **cited},
-        }
+            part["answers"]["verifier_usage"] = dataclasses.asdict(self.verifier_usage)
+        return part
 
 
 def _find_judge(work: Work) -> tuple[str, Endpoint]:
@@ -455,15 +414,8 @@ def measure_answers(
     answerable = gold.queries["answerable"].to_numpy(dtype=bool)
     figures = scored.per_question.assign(answerable=answerable, known=known)
     codes = [tuple(dict.fromkeys(answer.codes)) for answer in rows]
-    part, usage = None, None
-    if verifier is not None:
-        failures, usage = dict(verifier.failures), verifier.usage()
-        part = VerifierPart(
-            name=verifier.name,
-            model=verifier.model,
-            identity=verifier.identity,
-            failures=failures,
-        )
+    part = None if verifier is None else verifier.part()
+    usage = None if verifier is None else verifier.usage()
     measured = AnswerMeasures(
         per_question=scored.per_question,
         unsupported=scored.unsupported,
@@ -485,25 +437,3 @@ def measure_answers(
         open_requests = open_requests or part.failures
     measured.is_lasting = not open_requests
     return measured
-
-
-class Answered(NamedTuple):
-    """The results of the answer stages."""
-
-    answers: AnswerSet
-    citations: CitationSet
-    measures: AnswerMeasures
-
-    @property
-    def ids(self) -> list[str]:
-        """Identities of the three results."""
-        return [result.id for result in self]
-
-
-def find_answered(results: Results) -> Answered | None:
-    """Find the results of the answer stages; None without configured answers."""
-    answers, citations = results.find(AnswerSet), results.find(CitationSet)
-    measures = results.find(AnswerMeasures)
-    if answers is None or citations is None or measures is None:
-        return None
-    return Answered(answers, citations, measures)

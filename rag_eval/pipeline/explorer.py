@@ -13,8 +13,8 @@ from rag_eval.core.types import ELLIPSIS, SNIPPET_CHARS, Level
 from rag_eval.measures.intervals import COMPARED
 from rag_eval.measures.ranking import Qrels
 from rag_eval.measures.run_scores import ALWAYS_K, MEASURE, GoldArrays, judge_runs
-from rag_eval.pipeline.answer_stages import Answered
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust, GoldVariants
+from rag_eval.pipeline.exports import Answered
 from rag_eval.pipeline.history import Previous
 from rag_eval.pipeline.measure_stages import MissedQuestions
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
@@ -29,9 +29,9 @@ from rag_eval.core.types import (
 from rag_eval.corpus.masking import mask_snippet
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
-from rag_eval.pipeline.answer_stages import Answered, AnswerSet
+from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.measure_stages import StabilityMeasures
-from rag_eval.pipeline.runner import Work
+from rag_eval.pipeline.runner import Results, Work
 from rag_eval.pipeline.strategy_runs import ScoredRuns
 from rag_eval.reporting.outgoing import Outgoing, outgoing_row
 from rag_eval.reporting.report import Report
@@ -49,6 +49,28 @@ def _lines(rows: Iterable[Mapping[str, object]]) -> bytes:
 
 
 # ---- Answers and citations, which `rag-eval validate` reads again.
+
+
+class Answered(NamedTuple):
+    """The results of the answer stages."""
+
+    answers: AnswerSet
+    citations: CitationSet
+    measures: AnswerMeasures
+
+    @property
+    def ids(self) -> list[str]:
+        """Identities of the three results."""
+        return [result.id for result in self]
+
+
+def find_answered(results: Results) -> Answered | None:
+    """Find the results of the answer stages; None without configured answers."""
+    answers, citations = results.find(AnswerSet), results.find(CitationSet)
+    measures = results.find(AnswerMeasures)
+    if answers is None or citations is None or measures is None:
+        return None
+    return Answered(answers, citations, measures)
 
 
 def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:

@@ -19,8 +19,6 @@ from rag_eval.pipeline.answer_stages import (
     ABORT_LOG,
     NO_ANSWERS,
     RAGAS_OFF,
-    Answered,
-    find_answered,
 )
 from rag_eval.pipeline.corpus import (
     AdmittedChunks,
@@ -31,8 +29,10 @@ from rag_eval.pipeline.corpus import (
 )
 from rag_eval.pipeline.explorer import Explored, missed_sentences, write_explorer
 from rag_eval.pipeline.exports import (
+    Answered,
     answer_files,
     evidence_lines,
+    find_answered,
     write_run_traces,
 )
 from rag_eval.pipeline.history import (

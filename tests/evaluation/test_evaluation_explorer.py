@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from rag_eval.core.settings import Settings
 from rag_eval.corpus.masking import mask_shown_address
-from rag_eval.pipeline.answer_stages import Answered, AnswerMeasures, AnswerSet, CitationSet
+from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.corpus import CorpusChunks, CorpusSnapshot, EvidenceTrust
 from rag_eval.pipeline.explorer import Explored, write_explorer
+from rag_eval.pipeline.exports import Answered
 from rag_eval.pipeline.history import find_previous, make_record
 from rag_eval.pipeline.measure_stages import MissedQuestions, RankingMeasures
 from rag_eval.pipeline.miss_rate_stages import MissRateClaims
