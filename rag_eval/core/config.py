@@ -250,19 +250,6 @@ class Trust(Part):
         return bool(self.domains or self.authors or self.keys)
 
 
-SOURCES: FrameSchema = schema(
-    "sources",
-    doc_id=("str", "its document, in the order of documents"),
-    source_hash=("str", "sha256 of the bytes as the source gives them, before masking, hex"),
-    author=("str", "stated author, masked; empty where none is stated"),
-    author_hash=(
-        "str",
-        "sha256 of the name in lower case with single spaces; empty without an author",
-    ),
-    date=("str", "YYYY-MM-DD of its last change; empty where it is not known"),
-    domain=("str", "host in lower case (xn-- form), python:<package>, or empty"),
-)
-
 FINDINGS: FrameSchema = schema(
     "findings",
     row=("int", "row of the checked document, chunk or text"),

@@ -93,6 +93,18 @@ SECTIONS = schema(
     section_id=("str", "unique: <doc_id>#<path of slugs>; the doc_id without headings"),
     title=("str", "the heading"),
 )
+SOURCES = schema(
+    "sources",
+    doc_id=("str", "its document, in the order of documents"),
+    source_hash=("str", "sha256 of the bytes as the source gives them, before masking, hex"),
+    author=("str", "stated author, masked; empty where none is stated"),
+    author_hash=(
+        "str",
+        "sha256 of the name in lower case with single spaces; empty without an author",
+    ),
+    date=("str", "YYYY-MM-DD of its last change; empty where it is not known"),
+    domain=("str", "host in lower case (xn-- form), python:<package>, or empty"),
+)
 CHUNKS = schema(
     "chunks",
     "chunk_id doc_id section_id start end tokens title text text_hash",

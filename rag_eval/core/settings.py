@@ -383,7 +383,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _removed_settings_are_refused(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _removed_settings_are_refused(cls, values: dict[str, object]) -> dict[str, object]:
         """Refuse a removed setting by its name; variables that no setting reads are ignored."""
         for name, advice in REMOVED_SETTINGS.items():
             if f"RAG_EVAL_{name.upper()}" in os.environ or _has(values, name.split(".")):

@@ -11,14 +11,13 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import pandas as pd
 from pydantic import BaseModel, Field, model_validator
 
-from rag_eval.core.config import SOURCES
 from rag_eval.core.errors import InputError, Place, ProblemList, quoted
-from rag_eval.core.frames import DOCUMENTS, SECTIONS, make_frame
+from rag_eval.core.frames import DOCUMENTS, SECTIONS, SOURCES, make_frame
 from rag_eval.core.loader import Loader, PathLoader, RawCorpus, RawDocument
 from rag_eval.core.rows import SeenIds, check_row
 from rag_eval.core.types import Id, PlainText, Title
@@ -44,7 +43,7 @@ class DocumentRow(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _may_be_a_title_alone(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _may_be_a_title_alone(cls, values: dict[str, object]) -> dict[str, object]:
         is_title = "text" in values and values["text"] is None and values.get("title")
         return {**values, "text": ""} if is_title else values
 

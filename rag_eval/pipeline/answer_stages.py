@@ -110,7 +110,7 @@ class AnswerSet(Result):
     about: AnswerFacts = json_part()
     usage: Usage | None = json_part(volatile=True, default=None)
 
-    def report_part(self, _: Work) -> dict[str, Any]:
+    def report_part(self, _: Work) -> dict[str, object]:
         """Give who answered and how, what it cost, and the warnings about a file of outputs."""
         part: dict[str, Any] = {**vars(self.about), "usage": {}}
         warnings, n = part.pop("warnings"), self.about.n_questions

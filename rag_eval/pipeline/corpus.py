@@ -75,7 +75,7 @@ class CorpusSnapshot(Result):
     layout: Layout | None = json_part(volatile=True, default=None)
     """The shards of a divided corpus. They do not count: other shards give the same corpus."""
 
-    def report_part(self, _: Work) -> dict[str, Any]:
+    def report_part(self, _: Work) -> dict[str, object]:
         """Give the identity and the size of the corpus."""
         corpus = self.about
         sizes = {name: getattr(corpus, name) for name in ("n_documents", "loader", "masked")}
@@ -221,7 +221,7 @@ class AdmittedChunks(Result):
     facts: pd.DataFrame = frame_part()
     about: ChunkFacts = json_part()
 
-    def report_part(self, _: Work) -> dict[str, Any]:
+    def report_part(self, _: Work) -> dict[str, object]:
         """Give the identity and the number of the chunks in the index."""
         return {"index": {"chunks_hash": self.about.chunks_hash, "n_chunks": self.about.n_chunks}}
 
@@ -440,7 +440,7 @@ class GoldVariants(Result):
     about: GoldFacts = json_part()
     blocked: BlockedGold = json_part()
 
-    def report_part(self, work: Work) -> dict[str, Any]:
+    def report_part(self, work: Work) -> dict[str, object]:
         """Give the facts on the gold set, with the warnings of lint."""
         more = {"seeds": list(work.config.seeds), "warnings": self.about.warnings}
         return {"gold": self.about.model_dump() | more}

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -266,7 +265,7 @@ class TrustMeasures(Result):
 
     about: TrustPart = json_part()
 
-    def report_part(self, _: Work) -> dict[str, Any]:
+    def report_part(self, _: Work) -> dict[str, object]:
         """Give the part `trust`."""
         return {"trust": self.about}
 

@@ -2,10 +2,9 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rag_eval.answers.evidence import apply_override
 from rag_eval.answers.plugins import load_plugins
@@ -118,7 +117,7 @@ def open_gold_set(
     )
 
 
-def _make_config(name: str, values: dict[str, Any]) -> GoldSetConfig:
+def _make_config(name: str, values: Mapping[str, object]) -> GoldSetConfig:
     """Make the configuration of a set without one; `name` is made valid."""
     valid = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:64] or "unnamed"
     return GoldSetConfig.model_validate({"name": valid, "seeds": (13,), "nightly": False, **values})

@@ -32,7 +32,7 @@ from rag_eval.corpus.chunking import chunk_documents
 from rag_eval.corpus.loading import mask_documents
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.runner import Work
-from rag_eval.storage.artifacts import ArtifactStore, ShardedFrame
+from rag_eval.storage.artifacts import ArtifactStore, Parts, ShardedFrame
 from rag_eval.storage.hashing import digest
 from rag_eval.storage.home import PARTIAL
 from rag_eval.trust.guard import find_across_titles, screen
@@ -236,7 +236,7 @@ def _shared_store(work: Work) -> ArtifactStore:
     return ArtifactStore(work.evaluation.home.for_workers())
 
 
-def _read(task: _Task) -> dict[str, Any]:
+def _read(task: _Task) -> Parts:
     spec: ShardedLoader = task.options
     table = pf.read_table(pa.BufferReader(task.store.home.read(task.source)))
     problems = ProblemList()
@@ -249,7 +249,7 @@ def _read(task: _Task) -> dict[str, Any]:
     return {**masked.frames._asdict(), "masked": masked.masked, "digests": rows}
 
 
-def _cut(task: _Task) -> dict[str, Any]:
+def _cut(task: _Task) -> Parts:
     source = task.store.need(READ, task.source)
     chunks = chunk_documents(source.frame("documents"), source.frame("sections"), task.options)
     across = find_across_titles(chunks)
@@ -258,12 +258,12 @@ def _cut(task: _Task) -> dict[str, Any]:
     return {"chunks": chunks, "across": across.assign(**names.reset_index(drop=True))}
 
 
-def _screen(task: _Task) -> dict[str, Any]:
+def _screen(task: _Task) -> Parts:
     documents = task.store.need(READ, task.source).frame("documents")
     return {"findings": screen_documents(documents)}
 
 
-_STEPS: Final[Mapping[str, Callable[[_Task], dict[str, Any]]]] = {
+_STEPS: Final[Mapping[str, Callable[[_Task], Parts]]] = {
     READ: _read,
     CUT: _cut,
     SCREENED: _screen,

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 import numpy as np
 import pandas as pd
@@ -108,7 +108,7 @@ class StrategyRun(Result):
     about: RunFacts = json_part()
     timing: RunTiming = json_part(volatile=True)
 
-    def report_part(self, work: Work) -> dict[str, Any]:
+    def report_part(self, work: Work) -> dict[str, object]:
         """Give the strategy without its measures, and the warnings about its file of outputs."""
         facts, spec = self.about, work.config.strategy(self.about.name)
         price = spec.question_price(work.settings.price_per_1k_embedding_tokens)

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -95,16 +95,16 @@ def _write(value: object) -> str:
 # ---- Rows of one report
 
 
-def _source(report: Report) -> dict[str, Any]:
+def _source(report: Report) -> dict[str, object]:
     return {"gold_set": report.gold.name, "night": report.timestamp, "run_id": report.run_id}
 
 
-def _ends(name: str, figure: Estimate | PairedDelta | Interval | None) -> dict[str, Any]:
+def _ends(name: str, figure: Estimate | PairedDelta | Interval | None) -> dict[str, object]:
     triple = (None, None, None) if figure is None else figure.triple
     return dict(zip((name, f"{name}_low", f"{name}_high"), triple, strict=True))
 
 
-def _figure_rows(report: Report) -> Iterator[dict[str, Any]]:
+def _figure_rows(report: Report) -> Iterator[dict[str, object]]:
     """Yield a row for each target, K and strategy, so that strategies stand side by side."""
     place = {part.name: at for at, part in enumerate(report.strategies)}
     for misses in sorted(
@@ -124,7 +124,7 @@ def _figure_rows(report: Report) -> Iterator[dict[str, Any]]:
         }
 
 
-def _calibrated(report: Report, misses: ObservedMisses) -> dict[str, Any]:
+def _calibrated(report: Report, misses: ObservedMisses) -> dict[str, object]:
     """Make the fields of the predictions; other targets and K have no stated miss rate."""
     part, calibration = report.uncertainty, report.calibration.strategies[misses.strategy]
     if (misses.target, misses.k) != (part.target, part.k):
@@ -145,7 +145,7 @@ def _calibrated(report: Report, misses: ObservedMisses) -> dict[str, Any]:
     }
 
 
-def _difference_rows(report: Report) -> Iterator[dict[str, Any]]:
+def _difference_rows(report: Report) -> Iterator[dict[str, object]]:
     """Yield observed differences of every target and K, then those of the predictions."""
     for pair in report.uncertainty.pairs:
         yield {
@@ -171,7 +171,7 @@ def _difference_rows(report: Report) -> Iterator[dict[str, Any]]:
 
 def _paired(
     report: Report, row: MissPair | MissDifference, delta: MissPair | CountedInterval
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         **_source(report),
         "strategy": row.a,

@@ -386,7 +386,7 @@ class ArtifactStore:
                 path.name: {"size": path.stat().st_size, "sha256": file_hash(path)}
                 for path in sorted(partial.iterdir())
             }
-            identities: dict[str, Any] = {
+            identities: dict[str, object] = {
                 name: facts["sha256"]
                 for name, facts in files.items()
                 if name.split(".")[0] not in volatile

@@ -71,9 +71,9 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 class Stored:
     """A dataclass that is stored as JSON values."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Write the fields as JSON values, exactly."""
-        values: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")  # type: ignore[arg-type]  # see above
+        values: dict[str, object] = _adapter(type(self)).dump_python(self, mode="json")  # type: ignore[arg-type]  # see above
         return values
 
     @classmethod

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval.core.config import SOURCES
+from rag_eval.core.frames import SOURCES
 from rag_eval.corpus.loaders.beir import Beir
 from rag_eval.corpus.loaders.folder import Folder
 from rag_eval.corpus.loading import (

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from cli_project import make_key
 
-from rag_eval.core.config import SOURCES
 from rag_eval.core.errors import InputError
+from rag_eval.core.frames import SOURCES
 from rag_eval.storage.home import Home
 from rag_eval.trust.signatures import (
     ALLOWED_FILE,

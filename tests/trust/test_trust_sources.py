@@ -9,7 +9,8 @@ from growth import growth
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_eval.core.config import FINDINGS, SOURCES, Trust
+from rag_eval.core.config import FINDINGS, Trust
+from rag_eval.core.frames import SOURCES
 from rag_eval.corpus.loading import author_hash
 from rag_eval.trust.sources import (
     _judge_domains,
