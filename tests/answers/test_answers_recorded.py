@@ -309,3 +309,14 @@ def test_markers(answer, text, citations):
     assert [number for _, number in found] == [number for _, number in citations]
     if "```" not in answer:  # the splitter may see a code block and its sentence as one or two
         assert found == [tuple(citation) for citation in citations]
+
+
+def test_texts_that_resemble_markers_are_counted_and_named_once(tmp_path):
+    said = {"one": "So [1]. So [1a].", "two": "So [1 vs 2] and \u3010x1\u3011."}
+    rows = [{"query_id": name, "answer": text, "contexts": ["x"]} for name, text in said.items()]
+    outputs, warnings = write(tmp_path, rows), ProblemList()
+    maker(tmp_path)[0].answer_all(outputs, said, warnings)
+    (warning,) = warnings.listed()
+    assert (warning.code, warning.severity, warning.line) == ("unread_markers", "warning", 1)
+    assert warning.message.startswith("3 texts")
+    assert "[1a]" in warning.found

@@ -265,3 +265,12 @@ def test_hostile_texts_do_not_reach_the_terminal_raw(project):
         shown = project.command(*command).output
         assert not ESCAPES.search(shown)
     assert "[red]" in shown  # the text is shown unchanged, not as markup
+
+
+def test_the_only_gold_set_is_the_primary_one(project, monkeypatch):
+    monkeypatch.delenv("RAG_EVAL_PRIMARY_GOLD_SET")
+    assert "of tiny" in project.command("gate", exit_code=1).stderr
+    other = project.gold.parent / "other"
+    other.mkdir()
+    (other / "gold_set.yaml").write_text("", encoding="utf-8")
+    assert "of pandas_api" in project.command("gate", exit_code=1).stderr

@@ -203,6 +203,19 @@ def test_changed_gold_supersedes_outcomes(learned):
 
 
 @pytest.mark.slow
+def test_outcomes_do_not_change_rounds_that_the_heuristic_steers(missing):
+    rounds = "{name: rounds, kind: iterative, base: bm25, steered_by: heuristic_v0}"
+    configure(missing, rounds, made.BM25)
+    night(missing)
+    assert calibrated(missing, "rounds")["status"] == "provisional"
+    before = missing.report()["content_hash"]
+    night(missing)
+    assert missing.report()["uncertainty"]["iterative"]["rounds"]["basis"] == "heuristic_v0@20"
+    assert stated(missing, "rounds")["status"] == "provisional"
+    assert missing.report()["content_hash"] == before
+
+
+@pytest.mark.slow
 def test_the_calibrated_base_steers_iterative_rounds(missing):
     rounds = "{name: rounds, kind: iterative, base: bm25, max_iterations: 2, max_expansions: 3}"
     configure(missing, rounds, made.BM25, made.VECTOR)

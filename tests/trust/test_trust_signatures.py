@@ -334,6 +334,8 @@ def test_decisions_are_added_together_or_not_at_all(tmp_path):
         (line(chunk_id="c1"), "chunk_id"),
         (line(action="revoke"), "action"),
         (line(who="left out"), "who"),
+        (line(why="w" * 2001), "why"),
+        (line(reasons=["r"] * 101), "reasons"),
         (line(source_hash="A" * 64), "source_hash"),
         ('{"who": "\x1b]0;owned\x07"}', None),
     ],
