@@ -147,13 +147,13 @@ def validate(
 ) -> None:
     """Check a file of citations against every rule of the payload; exit 2 if any is not ok."""
     with report_errors():
-        from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
+        from rag_eval.pipeline.review import live_index, validate_file
 
         live, run = (None, "") if index is None else live_index(open_home(index)[1], gold_set)
         result = validate_file(citations, live, allow_cross_section=allow_cross_section)
         if run and not json:
             typer.echo(f"checked against the index of {run}")
-        for line in verdict_json(result) if json else verdict_lines(result):
+        for line in result.json_lines() if json else result.lines():
             typer.echo(line)
     if not result.passed:
         raise typer.Exit(GATE_FAILED)
@@ -283,7 +283,7 @@ def view(
     """Show kept runs, their questions and reports in a browser, on this machine only."""
     with report_errors():
         from rag_eval.core.settings import VIEW_PORT
-        from rag_eval.viewer.app import ReviewDesk, create_app, create_review, listen, serve
+        from rag_eval.viewer.app import ReviewDesk, create_app, listen, serve
 
         def announce(what: str) -> "Callable[[str], None]":
             def print_address(address: str) -> None:
@@ -304,7 +304,7 @@ def view(
         with listen(number) as bound, contextlib.suppress(KeyboardInterrupt):
             desk, name = ReviewDesk(evaluation), evaluation.config.name
             what = f"{len(desk.drafts())} drafts of {name}"
-            serve(bound, create_review(desk), announce(what))
+            serve(bound, desk.app(), announce(what))
         left = len(desk.drafts())
     typer.echo(f"{left} drafts are left" if left else f"next: {command()} lint {name}")
 

@@ -54,7 +54,7 @@ from rag_eval.trust.guard import find_across_titles, join_findings, judge_chunks
 from rag_eval.trust.planted import FIRST, find_paraphrases, find_restating, topic_shift
 from rag_eval.trust.rules import RuleSet
 from rag_eval.trust.signatures import read_trust_inputs
-from rag_eval.trust.sources import judge_sources, vouched_for
+from rag_eval.trust.sources import judge_sources
 from rag_eval.trust.trust_report import (
     BlockedGold,
     TrustFacts,
@@ -310,7 +310,7 @@ def _judge_first_chunks(
     work: Work, corpus_chunks: CorpusChunks, facts: pd.DataFrame
 ) -> pd.DataFrame:
     """Find paraphrases and restated questions among the first chunks, as FINDINGS by chunk row."""
-    chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), vouched_for(facts)
+    chunks, texts, vouched = corpus_chunks.chunks, _wordings(work), _vouched_for(facts)
     cut = corpus_chunks.about
     table = ChunkTable(chunks, cut.chunks_hash, work.evaluation.home, cut.analyzer)
     engine = bm25s_engine(StrategyIndex(table, work.evaluation.places))
@@ -321,6 +321,19 @@ def _judge_first_chunks(
     restating = find_restating(texts, ranked, chunks, vouched=vouched)
     work.made_from += sorted(table.made_from)
     return join_findings([groups, restating])
+
+
+def _vouched_for(facts: pd.DataFrame) -> BoolArray | None:
+    """Tell whether the allowlist or a valid signature vouches for each source (`judge_sources`).
+
+    Returns None if neither domains nor keys are configured. As for trust, one false claim voids the
+    other claim.
+    """
+    domains, signatures = facts["domain_state"], facts["signature_state"]
+    if (domains == "not_configured").all() and (signatures == "not_configured").all():
+        return None
+    honest = (domains != "lookalike") & (signatures != "invalid")
+    return (((domains == "allowed") | (signatures == "valid")) & honest).to_numpy(dtype=bool)
 
 
 def _screen_titles(work: Work, corpus_chunks: CorpusChunks) -> pd.DataFrame:

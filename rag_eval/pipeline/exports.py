@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import pandas as pd
 
@@ -26,14 +26,14 @@ from rag_eval.core.types import (
     NOT_FOUND,
     Answer,
 )
-from rag_eval.corpus.masking import mask_snippet
+from rag_eval.corpus.masking import mask_snippet, masked_tree
 from rag_eval.gold.files import ORIGINAL
 from rag_eval.measures.stability import CAUSES
 from rag_eval.pipeline.answer_stages import AnswerMeasures, AnswerSet, CitationSet
 from rag_eval.pipeline.measure_stages import StabilityMeasures
 from rag_eval.pipeline.runner import Results, Work
 from rag_eval.pipeline.strategy_runs import ScoredRuns
-from rag_eval.reporting.outgoing import Outgoing, outgoing_row
+from rag_eval.reporting.outgoing import Outgoing
 from rag_eval.reporting.report import Report
 from rag_eval.storage.home import atomic_path
 from rag_eval.storage.locks import is_shared
@@ -63,14 +63,14 @@ class Answered(NamedTuple):
         """Identities of the three results."""
         return [result.id for result in self]
 
-
-def find_answered(results: Results) -> Answered | None:
-    """Find the results of the answer stages; None without configured answers."""
-    answers, citations = results.find(AnswerSet), results.find(CitationSet)
-    measures = results.find(AnswerMeasures)
-    if answers is None or citations is None or measures is None:
-        return None
-    return Answered(answers, citations, measures)
+    @classmethod
+    def find(cls, results: Results) -> Self | None:
+        """Find the results of the answer stages; None without configured answers."""
+        answers, citations = results.find(AnswerSet), results.find(CitationSet)
+        measures = results.find(AnswerMeasures)
+        if answers is None or citations is None or measures is None:
+            return None
+        return cls(answers, citations, measures)
 
 
 def _answer_line(answer: Answer, outgoing: Outgoing) -> dict[str, object]:
@@ -203,12 +203,21 @@ def answer_files(
         "citations.jsonl": _lines(record for lines in cited.values() for record in lines),
         **{
             f"{name}.jsonl": _lines(
-                outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in rows
+                _outgoing_row(dataclasses.asdict(row), outgoing.get(row.query_id)) for row in rows
             )
             for name, rows in parts.items()
         },
         "events.log": answer_set.events,
     }
+
+
+def _outgoing_row(row: Mapping[str, Any], outgoing: Outgoing | None) -> Open:
+    """Mask a row about a question; messages and reply become snippets."""
+    line: Open = masked_tree(dict(row))
+    if outgoing is not None and "reply" in row:
+        line["messages"] = [outgoing.line(str(item)) for item in row.get("messages", ())]
+        line["reply"] = outgoing.line(str(row["reply"]))
+    return line
 
 
 # ---- Traces of a finished run: rows of `rag_traces`, and lines of `traces.log`. No value can break

@@ -119,6 +119,11 @@ class KeptRun(RunInputs):
         document = pd.factorize(qrels["item_id"])[0]
         return NamedGold(names, SharedGold.of_pairs(row, document, len(names)))
 
+    def keep(self, home: Home, artifacts: Mapping[str, str], report: Open) -> None:
+        """Store the run with its whole report and the keys of its artifacts."""
+        record = {"gold_set": self.gold_set, "artifacts": artifacts, "report": report}
+        home.write(run_name(self.run_id), dumps(record).encode())
+
 
 def run_inputs(report: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the fields of `RunInputs` from a report, finished or not."""
@@ -173,12 +178,6 @@ _DAMAGES: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, Rec
 def run_name(run_id: str) -> str:
     """Return the name of a kept run's file in the home."""
     return f"{RUNS}/{run_id}.json"
-
-
-def keep_run(home: Home, run: KeptRun, artifacts: Mapping[str, str], report: Open) -> None:
-    """Store a run with its whole report and the keys of its artifacts."""
-    record = {"gold_set": run.gold_set, "artifacts": artifacts, "report": report}
-    home.write(run_name(run.run_id), dumps(record).encode())
 
 
 def run_ids(home: Home) -> list[str]:
@@ -495,7 +494,7 @@ def accept_baseline(
     return record
 
 
-def acceptances(home: Home, gold_set: str) -> list[Acceptance]:
+def _acceptances(home: Home, gold_set: str) -> list[Acceptance]:
     """Read every acceptance of a gold set, oldest first.
 
     Raises InputError (`baseline_damaged`) if another program changed the history.
@@ -525,7 +524,7 @@ def load_baseline(home: Home, gold_set: str) -> Baseline | None:
 
     Raises InputError if the run, its report or one of its results is gone or changed.
     """
-    records = acceptances(home, gold_set)
+    records = _acceptances(home, gold_set)
     if not records:
         return None
     run = open_run(home, records[-1].run_id, gold_set)

@@ -49,7 +49,6 @@ from rag_eval.uncertainty.claims import (
     record_judged,
     state_rates,
     uncertain_retrievals,
-    weigh_answers,
 )
 from rag_eval.uncertainty.confidence import CorpusCoverage
 from rag_eval.uncertainty.conformal import Questions
@@ -595,7 +594,7 @@ def _weigh(
     original = original_claims(claims.claims_of(name), runs, name)
     is_missed = outcome_rows["missed"] & outcome_rows["claim_id"].isin(original["claim_id"])
     group_of = dict(zip(gold.queries["query_id"], gold.groups.tolist(), strict=True))
-    return weigh_answers(
+    return AnswerWorth.of(
         name,
         answers.answers,
         measures.per_question.set_index("query_id"),

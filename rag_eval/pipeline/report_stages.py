@@ -32,14 +32,12 @@ from rag_eval.pipeline.exports import (
     Answered,
     answer_files,
     evidence_lines,
-    find_answered,
     write_run_traces,
 )
 from rag_eval.pipeline.history import (
     NO_PREVIOUS,
     changes,
     find_previous,
-    keep_run,
     load_baseline,
     make_record,
     readable_runs,
@@ -177,7 +175,7 @@ def _judge_draft(
         fault = quoted(error.problems[0].message, 300)
     inputs = GateInputs(
         config=config,
-        figures=figures_for_gates(draft),
+        figures=_figures_for_gates(draft),
         answers=plain["answers"],
         trust=plain["trust"]["retrieved"],
         n_chunks=draft.trust.poisoning.n_chunks,
@@ -191,7 +189,7 @@ def _judge_draft(
     return judge_gates(inputs)
 
 
-def figures_for_gates(report: Report) -> dict[str, Mapping[str, object]]:
+def _figures_for_gates(report: Report) -> dict[str, Mapping[str, object]]:
     """Collect all figures that gates compare with floors, as name -> JSON values."""
     primary, level = report.primary, report.evaluation.level
     stability = report.stability.strategies[primary.name]
@@ -287,7 +285,7 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     gold, admitted = results.get(GoldVariants), results.get(AdmittedChunks)
     runs = score_runs(work.config, gold, admitted, results.by_strategy(StrategyRun))
     ranking, stability = results.get(RankingMeasures), results.get(StabilityMeasures)
-    answered, missed = find_answered(results), results.get(MissedQuestions).missed
+    answered, missed = Answered.find(results), results.get(MissedQuestions).missed
     draft = Report.draft(_join_fields(work, results), dt.datetime.now(dt.UTC))
     gates = _judge_draft(work, draft, ranking, stability, runs.gold.named_gold)
     plain = draft.finish(gates).dump()
@@ -327,7 +325,7 @@ def write_report(work: Work, **inputs: Any) -> MetricsReport:
     trust = explored.evidence_trust.trust
     write_bytes(folder / EVIDENCE_FILE, evidence_lines(trust, report.trust.as_of))
     keys = results.artifact_keys | {"explorer": explorer.key, "exports": exports.key}
-    keep_run(home, now, keys, plain)
+    now.keep(home, keys, plain)
     # This run may end before it writes its verdict and page, so none of an earlier run may stay.
     written = {source.name for source in sources}
     for path in (path for pattern in REPLACED for path in folder.glob(pattern)):

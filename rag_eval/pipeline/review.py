@@ -189,6 +189,60 @@ class FileVerdicts:
         """Whether the file was read completely, has a citation, and all citations are ok."""
         return self.verdicts.passed and not self.problems
 
+    def lines(self) -> list[str]:
+        """Write for a terminal: counts by code, the first offenders, and skipped checks."""
+        verdicts, n = self.verdicts, len(self.rows)
+        lines = list(map(str, self.problems))
+        if lines and not n:
+            return lines
+        unit = "citation" if n == 1 else "citations"
+        refusals = f", refusals: {verdicts.n_refusals:,}" if verdicts.n_refusals else ""
+        path, n_ok = quoted(str(self.path), 400), verdicts.counts["ok"]
+        lines.append(f"{path}: {n:,} {unit}, {n_ok:,} ok{refusals}")
+        lines += [
+            f"  {code:<24} {verdicts.counts[code]:>7,} of {n:,}   fix: {FIXES[code]}"
+            for code in CODES[:-1]
+            if verdicts.counts[code]
+        ]
+        if verdicts.counts["analyzer_mismatch"]:
+            lines.append("analyzer_mismatch ends the run: align the analyzers before all else")
+        offenders = [place for place, failures in enumerate(verdicts.failures) if failures]
+        if offenders:
+            n_shown = min(len(offenders), MAX_OFFENDERS)
+            lines.append(f"first offenders ({n_shown} of {len(offenders):,}):")
+        for place in offenders[:MAX_OFFENDERS]:
+            (code, field), (number, record) = verdicts.failures[place][0], self.rows[place]
+            codes = [code + (f" [{field}]" if field else "") + _quote_field(record, field)]
+            codes += [other for other, _ in verdicts.failures[place][1:]]
+            lines.append(f"  line {number}: {'; also '.join(codes)}")
+        if not self.has_index:
+            names = ", ".join(LIVE_CODES)
+            lines.append(
+                f"not tried without a live index (--index HOME): {names}, and the ends of offsets"
+            )
+        # A terminal cannot print lone surrogates.
+        return [line.encode("utf-8", "backslashreplace").decode("utf-8") for line in lines]
+
+    def json_lines(self) -> list[str]:
+        """Write {error, field, tip} of each failing record and each fault of the file, else OK."""
+        faults = [
+            {
+                "error": problem.code,
+                "field": problem.field or "",
+                "tip": f"line {problem.line or 0}: {problem.message}; accepted: {problem.accepted}",
+            }
+            for problem in self.problems
+        ]
+        if not (self.rows or self.verdicts.n_refusals or faults):
+            faults = [{"error": "empty_citations", "field": "", "tip": FIXES["empty_citations"]}]
+        for (line, record), failures in zip(self.rows, self.verdicts.failures, strict=True):
+            if failures:
+                code, field = failures[0]
+                quote = _quote_field(record, field)
+                tip = f"line {line}: {FIXES[code]}{quote and f';{quote}'}"
+                faults.append({"error": code, "field": field, "tip": tip})
+        return list(map(json.dumps, faults)) or ["OK"]
+
 
 def validate_file(
     path: Path, live: LiveIndex | None = None, *, allow_cross_section: bool = False
@@ -304,62 +358,6 @@ def live_index(home: Home, gold_set: str | None = None) -> tuple[LiveIndex, str]
     documents, sections = corpus.frame("documents"), corpus.frame("sections")
     live = LiveIndex(documents, sections, frame, models, run.analyzer)
     return live, f"run {quoted(run.run_id)} of gold set {quoted(run.gold_set)}"
-
-
-def verdict_lines(result: FileVerdicts) -> list[str]:
-    """Write the result for a terminal: counts by code, the first offenders, and skipped checks."""
-    verdicts, n = result.verdicts, len(result.rows)
-    lines = list(map(str, result.problems))
-    if lines and not n:
-        return lines
-    unit = "citation" if n == 1 else "citations"
-    refusals = f", refusals: {verdicts.n_refusals:,}" if verdicts.n_refusals else ""
-    path, n_ok = quoted(str(result.path), 400), verdicts.counts["ok"]
-    lines.append(f"{path}: {n:,} {unit}, {n_ok:,} ok{refusals}")
-    lines += [
-        f"  {code:<24} {verdicts.counts[code]:>7,} of {n:,}   fix: {FIXES[code]}"
-        for code in CODES[:-1]
-        if verdicts.counts[code]
-    ]
-    if verdicts.counts["analyzer_mismatch"]:
-        lines.append("analyzer_mismatch ends the run: align the analyzers before all else")
-    offenders = [place for place, failures in enumerate(verdicts.failures) if failures]
-    if offenders:
-        n_shown = min(len(offenders), MAX_OFFENDERS)
-        lines.append(f"first offenders ({n_shown} of {len(offenders):,}):")
-    for place in offenders[:MAX_OFFENDERS]:
-        (code, field), (number, record) = verdicts.failures[place][0], result.rows[place]
-        codes = [code + (f" [{field}]" if field else "") + _quote_field(record, field)]
-        codes += [other for other, _ in verdicts.failures[place][1:]]
-        lines.append(f"  line {number}: {'; also '.join(codes)}")
-    if not result.has_index:
-        names = ", ".join(LIVE_CODES)
-        lines.append(
-            f"not tried without a live index (--index HOME): {names}, and the ends of offsets"
-        )
-    # A terminal cannot print lone surrogates.
-    return [line.encode("utf-8", "backslashreplace").decode("utf-8") for line in lines]
-
-
-def verdict_json(result: FileVerdicts) -> list[str]:
-    """Write {error, field, tip} of each failing record and each fault of the file, else OK."""
-    faults = [
-        {
-            "error": problem.code,
-            "field": problem.field or "",
-            "tip": f"line {problem.line or 0}: {problem.message}; accepted: {problem.accepted}",
-        }
-        for problem in result.problems
-    ]
-    if not (result.rows or result.verdicts.n_refusals or faults):
-        faults = [{"error": "empty_citations", "field": "", "tip": FIXES["empty_citations"]}]
-    for (line, record), failures in zip(result.rows, result.verdicts.failures, strict=True):
-        if failures:
-            code, field = failures[0]
-            quote = _quote_field(record, field)
-            tip = f"line {line}: {FIXES[code]}{quote and f';{quote}'}"
-            faults.append({"error": code, "field": field, "tip": tip})
-    return list(map(json.dumps, faults)) or ["OK"]
 
 
 def _quote_field(record: Mapping[str, object], field: str) -> str:

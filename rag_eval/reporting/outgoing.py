@@ -133,15 +133,6 @@ class Outgoing:
         return line
 
 
-def outgoing_row(row: Mapping[str, Any], outgoing: Outgoing | None) -> Open:
-    """Mask a row about a question; messages and reply become snippets."""
-    line: Open = masked_tree(dict(row))
-    if outgoing is not None and "reply" in row:
-        line["messages"] = [outgoing.line(str(item)) for item in row.get("messages", ())]
-        line["reply"] = outgoing.line(str(row["reply"]))
-    return line
-
-
 MAX_FLAGGED = 50
 """Most answers, and most sentences, that the report names."""
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rag_eval.core.arrays import BoolArray
 from rag_eval.core.config import (
     AUTHOR_WEIGHT,
     DOMAIN_WEIGHT,
@@ -397,16 +396,3 @@ def explain_trust(row: Mapping[Any, Any], as_of: dt.date) -> TrustScore:
         factors=explain_factors(row, as_of),
         poison_check=PoisonCheck(not is_blocked, is_blocked, tuple(map(str, row["reasons"]))),
     )
-
-
-def vouched_for(facts: pd.DataFrame) -> BoolArray | None:
-    """Tell whether the allowlist or a valid signature vouches for each source (`judge_sources`).
-
-    Returns None if neither domains nor keys are configured. As for trust, one false claim voids the
-    other claim.
-    """
-    domains, signatures = facts["domain_state"], facts["signature_state"]
-    if (domains == "not_configured").all() and (signatures == "not_configured").all():
-        return None
-    honest = (domains != "lookalike") & (signatures != "invalid")
-    return (((domains == "allowed") | (signatures == "valid")) & honest).to_numpy(dtype=bool)

@@ -30,7 +30,7 @@ from rag_eval.uncertainty.calibrators import (
     keep_calibrator,
 )
 from rag_eval.uncertainty.claims import QRELS, no_prior
-from rag_eval.uncertainty.conformal import Questions, conformal_k
+from rag_eval.uncertainty.conformal import Questions
 from rag_eval.uncertainty.estimator import (
     ANY_AT_10,
     Floats,
@@ -106,7 +106,7 @@ def calibrate(
     from threadpoolctl import threadpool_limits
 
     counts, baseline = count_outcomes(labelled), None
-    conformal = [] if questions is None else conformal_k(questions, seed=seed)
+    conformal = [] if questions is None else questions.conformal_k(seed=seed)
     if not suffice_to_fit(counts):
         return Calibration(counts, conformal)
     judge = functools.partial(validate, checked_together=checked_together, seed=seed)

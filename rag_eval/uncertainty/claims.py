@@ -13,7 +13,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -53,7 +53,7 @@ from rag_eval.uncertainty.estimator import (
     MissRateModel,
     Prior,
 )
-from rag_eval.uncertainty.heuristic import HEURISTIC, JudgedTexts, with_history
+from rag_eval.uncertainty.heuristic import HEURISTIC, JudgedTexts
 from rag_eval.uncertainty.iterative import list_expansions
 from rag_eval.uncertainty.miss_rate_report import (
     AddedOutcomes,
@@ -181,9 +181,8 @@ def state_rates(
         variants[name].tolist() for name in ("query_id", "paraphrase_id", "group_id", "text")
     )
     queries, wordings, groups, texts = columns
-    history, n_similar = judged.similar_history(texts, groups)
     retrievals = zip(queries, wordings, map(int, signals["seed"]), texts, strict=True)
-    guess = with_history(signals[HEURISTIC].to_numpy(), history)
+    guess, n_similar = judged.refine(signals[HEURISTIC].to_numpy(), texts, groups)
     claims = pd.DataFrame(
         {
             "claim_id": [claim_id_of(source.fingerprint, *retrieval) for retrieval in retrievals],
@@ -342,6 +341,14 @@ AnswerValues = Mapping[str, Confidence]
 """Confidence values of one answer by name."""
 
 
+class AnswerGold(NamedTuple):
+    """Gold of the questions of answers: group by query id, gold documents, and its hash."""
+
+    group_of: Mapping[str, int]
+    named: NamedGold
+    hash: str
+
+
 @dataclasses.dataclass(frozen=True)
 class AnswerWorth:
     """Confidence values of the answers of a run by query id; empty without answers.
@@ -383,64 +390,59 @@ class AnswerWorth:
             why={} if self.right_when_missed else {"right_when_missed": few},
         )
 
+    @classmethod
+    def of(
+        cls,
+        strategy: str,
+        answers: Sequence[Answer],
+        scores: pd.DataFrame,
+        claims: pd.DataFrame,
+        *,
+        source: RateSource,
+        missed: Collection[str],
+        gold: AnswerGold,
+    ) -> Self:
+        """Compute the confidence values of every answer.
 
-class AnswerGold(NamedTuple):
-    """Gold of the questions of answers: group by query id, gold documents, and its hash."""
-
-    group_of: Mapping[str, int]
-    named: NamedGold
-    hash: str
-
-
-def weigh_answers(
-    strategy: str,
-    answers: Sequence[Answer],
-    scores: pd.DataFrame,
-    claims: pd.DataFrame,
-    *,
-    source: RateSource,
-    missed: Collection[str],
-    gold: AnswerGold,
-) -> AnswerWorth:
-    """Compute the confidence values of every answer.
-
-    `scores` has the measures of the answers by query id. `claims` are those of the original
-    wordings, and `missed` the ids of the questions that they missed.
-    """
-    over = scores[scores.index.isin(missed) & (scores["outcome"] == "answered")]
-    over = over[over["n_gold"] > 0]
-    by_answer = pd.DataFrame(
-        {
-            "right": (over["n_correct"].to_numpy() > 0).astype(np.float64),
-            "group": [gold.group_of[query] for query in over.index],
-            "place": np.arange(len(over)),
-        }
-    )
-    right, right_of_group = None, dict[int, Measured]()
-    if by_answer["group"].nunique() >= MIN_MISSED:
-        shared = gold.named.of(over.index.tolist())
-        share = functools.partial(_share_right, gold=shared, name=gold.hash[:16])
-        # With the answers of its own group, the outcome of an answer would decide its confidence.
-        right, right_of_group = share(by_answer), _leave_groups_out(by_answer, share)
-    rows = {row["query_id"]: row for row in claims.to_dict("records")}
-    by_query: dict[str, AnswerValues] = {}
-    for answer in answers:
-        query, answered = answer.query_id, answer.outcome == "answered"
-        if answer.mode == "deterministic":
-            value = scores["groundedness"][query]
-            is_scored = answered and not pd.isna(value)
-            synthesis = _groundedness_confidence(float(value) if is_scored else None)
-        else:
-            synthesis = _reported_confidence(answer.confidence if answered else None, answer.mode)
-        miss = source.read_rate(rows[query])
-        of_others = right_of_group.get(gold.group_of[query], right)
-        by_query[query] = {
-            "synthesis_confidence": synthesis,
-            "retrieval_confidence": retrieval_confidence(miss),
-            "final_confidence": final_confidence(synthesis, miss),
-            "calibrated_confidence": calibrated_confidence(synthesis, miss, of_others),
-        }
-    return AnswerWorth(strategy, by_query, right)
+        `scores` has the measures of the answers by query id. `claims` are those of the original
+        wordings, and `missed` the ids of the questions that they missed.
+        """
+        over = scores[scores.index.isin(missed) & (scores["outcome"] == "answered")]
+        over = over[over["n_gold"] > 0]
+        by_answer = pd.DataFrame(
+            {
+                "right": (over["n_correct"].to_numpy() > 0).astype(np.float64),
+                "group": [gold.group_of[query] for query in over.index],
+                "place": np.arange(len(over)),
+            }
+        )
+        right, right_of_group = None, dict[int, Measured]()
+        if by_answer["group"].nunique() >= MIN_MISSED:
+            shared = gold.named.of(over.index.tolist())
+            share = functools.partial(_share_right, gold=shared, name=gold.hash[:16])
+            # Without this, the outcome of an answer would decide its own confidence.
+            right, right_of_group = share(by_answer), _leave_groups_out(by_answer, share)
+        rows = {row["query_id"]: row for row in claims.to_dict("records")}
+        by_query: dict[str, AnswerValues] = {}
+        for answer in answers:
+            query, answered = answer.query_id, answer.outcome == "answered"
+            if answer.mode == "deterministic":
+                value = scores["groundedness"][query]
+                is_scored = answered and not pd.isna(value)
+                synthesis = _groundedness_confidence(float(value) if is_scored else None)
+            else:
+                synthesis = _reported_confidence(
+                    answer.confidence if answered else None, answer.mode
+                )
+            miss = source.read_rate(rows[query])
+            of_others = right_of_group.get(gold.group_of[query], right)
+            by_query[query] = {
+                "synthesis_confidence": synthesis,
+                "retrieval_confidence": retrieval_confidence(miss),
+                "final_confidence": final_confidence(synthesis, miss),
+                "calibrated_confidence": calibrated_confidence(synthesis, miss, of_others),
+            }
+        return cls(strategy, by_query, right)
 
 
 def _reported_confidence(reported: float | None, system: str) -> Confidence:

@@ -283,7 +283,7 @@ class CorpusCoverage(Record):
         number of vectors by embedding model.
         """
         n, length = len(indexed), int(documents["text"].str.len().sum())
-        n_documents, covered = indexed["doc_id"].nunique(), count_covered(indexed)
+        n_documents, covered = indexed["doc_id"].nunique(), _count_covered(indexed)
         in_chunks = "characters of the documents that an indexed chunk holds"
         passed = "chunks that the poisoning guard admitted"
         embedded = "chunks whose vectors are in the index"
@@ -307,7 +307,7 @@ def _count_share(part: int, whole: int, what: str) -> CoverageCount:
     return CoverageCount(n=part, of=whole, confidence=counted)
 
 
-def count_covered(chunks: pd.DataFrame) -> int:
+def _count_covered(chunks: pd.DataFrame) -> int:
     """Count the characters in at least one chunk (doc_id, start, end); chunks may overlap."""
     ordered = chunks.sort_values(["doc_id", "start"], kind="stable")
     start, end = (ordered[name].to_numpy(dtype=np.int64) for name in ("start", "end"))

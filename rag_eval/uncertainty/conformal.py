@@ -39,6 +39,26 @@ class Questions:
     group: IntArray
     depth: int
 
+    def conformal_k(self, *, seed: int = 0) -> list[ConformalK]:
+        """Calibrate K at every level, and judge each K on held-out groups.
+
+        The seed draws the splits that estimate the coverage.
+        """
+        rank, group = self.rank, self.group
+        gold, n_groups = SharedGold.of_groups(group), len(np.unique(group))
+        ks = find_thresholds(rank, group, LEVELS).tolist()
+        return [
+            ConformalK(
+                level=level,
+                k=int(k) if np.isfinite(k) else None,
+                depth=self.depth,
+                n_groups=n_groups,
+                coverage=mean_figure(shares, gold),
+                within_depth=float(np.isfinite(rank).mean()),
+            )
+            for level, k, shares in zip(LEVELS, ks, _hold_out(self, seed), strict=True)
+        ]
+
 
 def find_thresholds(rank: FloatArray, group: IntArray, levels: tuple[float, ...]) -> FloatArray:
     """Return the smallest rank up to which the share of the questions reaches each level, [levels].
@@ -54,27 +74,6 @@ def find_thresholds(rank: FloatArray, group: IntArray, levels: tuple[float, ...]
     total = n + (float((sizes**2).sum() / n) if n else 1.0)
     needed = np.ceil(np.asarray(levels) * total - _ROUNDING * total).astype(np.int64)
     return np.asarray(np.append(np.sort(rank), np.inf)[np.minimum(needed - 1, n)])
-
-
-def conformal_k(questions: Questions, *, seed: int = 0) -> list[ConformalK]:
-    """Calibrate K at every level, and judge each K on held-out groups.
-
-    The seed draws the splits that estimate the coverage.
-    """
-    rank, group = questions.rank, questions.group
-    gold, n_groups = SharedGold.of_groups(group), len(np.unique(group))
-    ks = find_thresholds(rank, group, LEVELS).tolist()
-    return [
-        ConformalK(
-            level=level,
-            k=int(k) if np.isfinite(k) else None,
-            depth=questions.depth,
-            n_groups=n_groups,
-            coverage=mean_figure(shares, gold),
-            within_depth=float(np.isfinite(rank).mean()),
-        )
-        for level, k, shares in zip(LEVELS, ks, _hold_out(questions, seed), strict=True)
-    ]
 
 
 def _hold_out(questions: Questions, seed: int) -> FloatArray:

@@ -138,7 +138,7 @@ class JudgedTexts(NamedTuple):
     groups: Sequence[str]
     missed: FloatArray
 
-    def similar_history(
+    def _similar_history(
         self, texts: Sequence[str], groups: Sequence[str]
     ) -> tuple[FloatArray, IntArray]:
         """Compute the history of n questions, and the number of similar judged questions behind it.
@@ -165,10 +165,13 @@ class JudgedTexts(NamedTuple):
             counts += np.bincount(at[similar], minlength=n)
         return np.asarray((misses + STRENGTH * HISTORY) / (counts + STRENGTH)), counts
 
+    def refine(
+        self, guess: FloatArray, texts: Sequence[str], groups: Sequence[str]
+    ) -> tuple[FloatArray, IntArray]:
+        """Replace the constant history in guesses of `heuristic_v0` [n].
 
-def with_history(guess: FloatArray, history: FloatArray) -> FloatArray:
-    """Replace the constant history in guesses of `heuristic_v0` [n].
-
-    The sum of all parts is at most 0.85, so the limit of 0.9 changes no guess.
-    """
-    return guess + HISTORY_WEIGHT * (history - HISTORY)
+        Returns guesses with the history of similar judged questions, and their number. The sum of
+        all parts is at most 0.85, so the limit of 0.9 changes no guess.
+        """
+        history, n_similar = self._similar_history(texts, groups)
+        return guess + HISTORY_WEIGHT * (history - HISTORY), n_similar

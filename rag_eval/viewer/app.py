@@ -247,10 +247,9 @@ class ReviewDesk:
             raise HTTPException(409, message) from None
         return JSONResponse({"decision": change.decision})
 
-
-def create_review(desk: ReviewDesk) -> Starlette:
-    """Make the application of the review page."""
-    return _guarded([Route("/", desk.show), Route("/decide", desk.decide, methods=["POST"])])
+    def app(self) -> Starlette:
+        """Make the application of the review page."""
+        return _guarded([Route("/", self.show), Route("/decide", self.decide, methods=["POST"])])
 
 
 # ---- The guard before every page

@@ -12,7 +12,7 @@ from rag_eval.core.settings import Settings
 from rag_eval.core.types import AUDITABLE_FIELDS, FIXES, CitedSpan, Evidence, RetrievalOptions
 from rag_eval.pipeline.live_questions import open_port
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.pipeline.review import live_index, validate_file, verdict_json, verdict_lines
+from rag_eval.pipeline.review import live_index, validate_file
 from rag_eval.storage.home import Home
 
 QUESTION = "How often is a job tried again?"
@@ -85,7 +85,7 @@ def test_offenders_are_named_with_their_lines(ran):
     assert " ".join(result.verdicts.codes) == codes
     problems = [(problem.code, problem.line) for problem in result.problems]
     assert problems == [("bad_json", 4), ("not_an_object", 5)]
-    text = "\n".join(verdict_lines(result))
+    text = "\n".join(result.lines())
     for shown in (
         "line 3: quote_mismatch [quote] found Never said.",
         "line 6: mismatch_index_hash [index_hash] found \\u001b[31m old; also rev_mismatch",
@@ -189,18 +189,18 @@ def test_a_file_of_refusals_alone_is_valid(tmp_path, line, is_valid):
     result = validate_file(written(tmp_path / "answers.jsonl", [line]))
     assert result.passed is is_valid
     assert result.verdicts.counts["empty_citations"] == (not is_valid)
-    assert (verdict_json(result) == ["OK"]) is is_valid
-    assert ("refusals: 1" in verdict_lines(result)[0]) is is_valid
+    assert (result.json_lines() == ["OK"]) is is_valid
+    assert ("refusals: 1" in result.lines()[0]) is is_valid
 
 
 def test_the_auditable_block_needs_an_index(ran):
     project, _ = ran
     result = validate_file(project.reports / "tiny" / "auditable-answers.jsonl")
     assert not result.passed
-    (line,) = verdict_lines(result)
+    (line,) = result.lines()
     assert "error no_index [--index]" in line
     assert "accepted: --index HOME" in line
-    (found,) = map(json.loads, verdict_json(result))
+    (found,) = map(json.loads, result.json_lines())
     assert (found["error"], found["field"]) == ("no_index", "--index")
 
 
@@ -210,7 +210,7 @@ def test_json_names_error_field_and_tip_of_each_failing_record(ran):
     lines = [good, {**good, "segment": 1.5}, {**good, "rev": "old"}, "{not json\n"]
     file = written(project.root / "citations.jsonl", lines)
     found = list(
-        map(json.loads, verdict_json(validate_file(file, live_index(Home(project.home))[0])))
+        map(json.loads, validate_file(file, live_index(Home(project.home))[0]).json_lines())
     )
     assert all(list(one) == ["error", "field", "tip"] for one in found)
     assert [(one["error"], one["field"]) for one in found] == [
@@ -219,8 +219,8 @@ def test_json_names_error_field_and_tip_of_each_failing_record(ran):
         ("rev_mismatch", "rev"),
     ]
     assert found[2]["tip"] == "line 3: index again, or answer again; found old"
-    assert verdict_json(validate_file(written(file, [good]))) == ["OK"]
-    assert "empty_citations" in verdict_json(validate_file(written(file, [])))[0]
+    assert validate_file(written(file, [good])).json_lines() == ["OK"]
+    assert "empty_citations" in validate_file(written(file, [])).json_lines()[0]
 
 
 def test_docs_list_every_code(project_root):

@@ -3,7 +3,7 @@
 import pytest
 from cli_project import CONFIG, DOCUMENTS
 
-from rag_eval.pipeline.report_stages import figures_for_gates
+from rag_eval.pipeline.report_stages import _figures_for_gates
 from rag_eval.reporting.report import Report
 
 FROM = "---\nurl: https://{}/{}\n---\n\n"
@@ -32,7 +32,7 @@ def report(project, shared_runs):
 
 
 def test_gates_get_figures_with_bounds_counts_and_reasons(report):
-    found = figures_for_gates(Report.model_validate(report))
+    found = _figures_for_gates(Report.model_validate(report))
     figure = found["avg_trust_score"]
     assert figure["ci_low"] < figure["value"] == report["avgTrustScore"]
     gates = {gate["id"]: gate for gate in report["gates"]}

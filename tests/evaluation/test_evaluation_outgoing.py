@@ -3,7 +3,8 @@
 from answer_corpus import scored
 
 from rag_eval.core.types import Answer, CitedSpan, Evidence
-from rag_eval.reporting.outgoing import Outgoing, outgoing_row
+from rag_eval.pipeline.exports import _outgoing_row
+from rag_eval.reporting.outgoing import Outgoing
 from rag_eval.reporting.report import _outgoing_body
 
 VALUE = "jane.doe@" + "example.org"
@@ -69,7 +70,7 @@ def test_records_keep_their_ids_and_offsets():
 
 def test_rejected_replies_and_preflights():
     found = Outgoing(answer("x", []))
-    row = outgoing_row(
+    row = _outgoing_row(
         {
             "query_id": "q",
             "reply": f"{VALUE} {SOURCE}",
@@ -81,7 +82,7 @@ def test_rejected_replies_and_preflights():
     assert VALUE not in str(row)
     assert SOURCE[:201] not in row["reply"]
     assert row["codes"] == ["schema"]
-    assert outgoing_row({"query_id": "q", "question": f"who is {VALUE}"}, None)[
+    assert _outgoing_row({"query_id": "q", "question": f"who is {VALUE}"}, None)[
         "question"
     ].startswith("who is [email")
 

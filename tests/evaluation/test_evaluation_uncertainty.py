@@ -21,7 +21,7 @@ from rag_eval.uncertainty.calibrators import (
     keep_calibrator,
     read_calibrator,
 )
-from rag_eval.uncertainty.confidence import count_covered
+from rag_eval.uncertainty.confidence import _count_covered
 from rag_eval.uncertainty.status import Series
 
 SPANS = st.lists(
@@ -42,7 +42,7 @@ def chunks(spans):
 @given(SPANS)
 def test_covered_counts_every_character_once(spans):
     covered = {(name, at) for name, start, n in spans for at in range(start, start + n)}
-    assert count_covered(chunks(spans)) == count_covered(chunks(spans[::-1])) == len(covered)
+    assert _count_covered(chunks(spans)) == _count_covered(chunks(spans[::-1])) == len(covered)
 
 
 BODY = {

@@ -8,7 +8,7 @@ from cli_project import CONFIG, QRELS
 
 from rag_eval.core.errors import InputError
 from rag_eval.core.settings import Settings
-from rag_eval.pipeline.history import HISTORY, accept_baseline, acceptances, load_baseline
+from rag_eval.pipeline.history import HISTORY, _acceptances, accept_baseline, load_baseline
 from rag_eval.reporting.report import content_hash, dumps
 from rag_eval.storage.home import Home
 from rag_eval.storage.locks import WriteLock
@@ -44,7 +44,7 @@ def test_the_newest_acceptance_counts_and_none_is_forgotten(ran):
     assert baseline(ran).run.run_id == second != first
     accept(ran, first, why="back")
     assert baseline(ran).run.run_id == first
-    assert [each.why for each in acceptances(Home(ran.home), "tiny")] == ["one", "two", "back"]
+    assert [each.why for each in _acceptances(Home(ran.home), "tiny")] == ["one", "two", "back"]
 
 
 def test_nothing_accepted_is_no_baseline(project):
@@ -149,5 +149,5 @@ def test_a_run_with_a_failed_required_gate_needs_force(project):
         accept(project)
     assert baseline(project) is None
     record = accept(project, force=True)
-    assert record == acceptances(Home(project.home), "tiny")[-1]
+    assert record == _acceptances(Home(project.home), "tiny")[-1]
     assert record.failed_gates == ["acceptance.mrr"]

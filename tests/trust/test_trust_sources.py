@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 from rag_eval.core.config import FINDINGS, Trust
 from rag_eval.core.frames import SOURCES
 from rag_eval.corpus.loading import author_hash
-from rag_eval.trust.sources import (
-    _judge_domains,
-    explain_factors,
-    judge_sources,
-    vouched_for,
-)
+from rag_eval.pipeline.corpus import _vouched_for
+from rag_eval.trust.sources import _judge_domains, explain_factors, judge_sources
 
 TODAY = dt.date(2026, 7, 1)
 CONFIG = Trust(
@@ -155,7 +151,7 @@ def test_the_explanation_adds_up_to_the_trust(domain, signature, author, date, a
     ],
 )
 def test_the_allowlist_or_a_valid_signature_vouches(domain, signature, expected):
-    found = vouched_for(pd.DataFrame({"domain_state": [domain], "signature_state": [signature]}))
+    found = _vouched_for(pd.DataFrame({"domain_state": [domain], "signature_state": [signature]}))
     assert (None if found is None else found.tolist()) == (None if expected is None else [expected])
 
 

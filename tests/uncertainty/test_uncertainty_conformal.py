@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.uncertainty.calibration import calibrate
-from rag_eval.uncertainty.conformal import Questions, conformal_k, find_thresholds
+from rag_eval.uncertainty.conformal import Questions, find_thresholds
 from rag_eval.uncertainty.validation import Labelled
 
 DEPTH = 200
@@ -78,25 +78,25 @@ def test_new_groups_are_covered_as_stated(size):
 
 def test_held_out_coverage_holds():
     data = questions(240, np.random.default_rng(21), depth=1000)
-    results = conformal_k(data)
+    results = data.conformal_k()
     assert [result.level for result in results] == [0.8, 0.9, 0.95]
     for result in results:
         assert result.k == fixed_k(data.rank, data.group, 1000, result.level)
         assert result.coverage.value >= result.level - 0.01
         assert result.coverage.low < result.coverage.value < result.coverage.high
         assert (result.n_groups, result.coverage.n) == (240, len(data.rank))
-    assert results == conformal_k(data)
+    assert results == data.conformal_k()
 
 
 def test_a_k_beyond_the_depth_counts_as_not_covered():
     rng = np.random.default_rng(8)
     rank = np.where(rng.random(200) < 0.15, np.inf, 1.0)
-    result = conformal_k(Questions(rank, np.arange(200), 100))[1]
+    result = Questions(rank, np.arange(200), 100).conformal_k()[1]
     assert (result.level, result.k) == (0.9, None)
     assert result.coverage.value < 0.05  # few splits hold out most of the lists without gold
     assert result.within_depth == np.isfinite(rank).mean()
     single = Questions(np.array([2.0]), np.array([0]), 10)
-    assert [rule.k for rule in conformal_k(single)] == [None] * 3
+    assert [rule.k for rule in single.conformal_k()] == [None] * 3
 
 
 def test_the_ranks_of_the_questions_set_k_in_a_calibration():

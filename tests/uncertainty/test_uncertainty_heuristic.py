@@ -6,7 +6,6 @@ from rag_eval.uncertainty.heuristic import (
     JudgedTexts,
     estimate,
     heuristic_v0,
-    with_history,
 )
 from rag_eval.uncertainty.signals import RankedBatch, TermSpace
 
@@ -72,13 +71,12 @@ JUDGED = JudgedTexts(
     ],
 )
 def test_history_is_the_shrunk_rate_of_similar_judged(text, group, misses, n):
-    history, counts = JUDGED.similar_history([text], [group])
+    guess, counts = JUDGED.refine(np.array([0.4]), [text], [group])
     assert counts.tolist() == [n]
-    assert history == pytest.approx([(misses + 5 * 0.3) / (n + 5)])
-    assert with_history(np.array([0.4]), history) == pytest.approx(0.4 + 0.3 * (history - 0.3))
+    assert guess == pytest.approx([0.4 + 0.3 * ((misses + 5 * 0.3) / (n + 5) - 0.3)])
 
 
 def test_without_judged_questions_the_history_is_constant():
     nothing = JudgedTexts([], [], np.zeros(0))
-    history, counts = nothing.similar_history(["sort rows"], ["a"])
-    assert (history.tolist(), counts.tolist()) == ([pytest.approx(0.3)], [0])
+    guess, counts = nothing.refine(np.array([0.4]), ["sort rows"], ["a"])
+    assert (guess.tolist(), counts.tolist()) == ([pytest.approx(0.4)], [0])

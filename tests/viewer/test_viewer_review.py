@@ -11,7 +11,7 @@ from viewed_project import OURS
 from rag_eval.core.settings import Settings
 from rag_eval.gold.scaffold import init_gold_set
 from rag_eval.pipeline.opening import open_gold_set
-from rag_eval.viewer.app import MAX_BODY, ReviewDesk, create_review
+from rag_eval.viewer.app import MAX_BODY, ReviewDesk
 
 HOSTILE = "<script>alert(1)</script>"
 MANUAL = {
@@ -36,7 +36,7 @@ def review(tmp_path):
     places = {"home": tmp_path / "home", "corpus_roots": [tmp_path / "docs"]}
     settings = Settings.model_validate({**places, "gold_sets": folder.parent})
     desk = ReviewDesk(open_gold_set(folder, settings))
-    return folder, TestClient(create_review(desk), base_url=OURS)
+    return folder, TestClient(desk.app(), base_url=OURS)
 
 
 def decide(client, place, decision="accept", text="How?", **headers):
