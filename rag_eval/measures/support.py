@@ -170,7 +170,8 @@ class _Scorer:
         score = share * (MISSING if lacks_name or lacks_number else 1.0)
         window = " ".join(passage.sentences[first : first + WINDOW])
         conflicts: list[Conflict] = []
-        if score >= _COMPARED:
+        # a whole sentence of the texts says what they say
+        if score >= _COMPARED and sentence.split() not in map(str.split, passage.sentences):
             conflicts = find_conflicts(sentence, window, passage.text)
             score = share * CONTRADICTED if conflicts else score
         return Support(score, len(weights), window, conflicts, self._find_runs(sentence, passage))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rag_eval.corpus import chunking as sentences
 from rag_eval.corpus.analyzer import count_documents, numbers, spell_alike, terms
-from rag_eval.measures.contradiction import FUNCTION_WORDS
+from rag_eval.measures.contradiction import FUNCTION_WORDS, find_conflicts
 from rag_eval.measures.support import (
     BAR,
     Label,
@@ -98,6 +98,17 @@ def test_layout_and_company_change_nothing(answer, texts, others):
         rows = slice(at * n, (at + 1) * n)
         np.testing.assert_array_equal(together.score[rows], alone.score)
         assert [s.window for s in together.supports[rows]] == [s.window for s in alone.supports]
+
+
+def test_a_whole_sentence_of_the_evidence_says_what_it_says():
+    sentence = (
+        "Uses default schema if None (default).\n"
+        "index_col : str or list of str, optional, default: None"
+    )
+    assert find_conflicts(sentence, sentence, sentence)  # the words alone misread it
+    evidence = f"A first sentence stands before. {' '.join(sentence.split())}"
+    (judged,) = support([sentence], [[evidence]])
+    assert (judged.score, judged.conflicts) == (1.0, [])
 
 
 def test_rare_words_of_the_corpus_weigh_more():
