@@ -283,7 +283,7 @@ def view(
     """Show kept runs, their questions and reports in a browser, on this machine only."""
     with report_errors():
         from rag_eval.core.settings import VIEW_PORT
-        from rag_eval.viewer.app import ReviewDesk, create_app, listen, serve
+        from rag_eval.viewer.app import ReviewDesk, Viewer, listen, serve
 
         def announce(what: str) -> "Callable[[str], None]":
             def print_address(address: str) -> None:
@@ -298,7 +298,7 @@ def view(
             settings = open_settings(home)
             with listen(number) as bound:
                 what = f"evidence viewer of {settings.home}"
-                serve(bound, create_app(settings), announce(what))
+                serve(bound, Viewer(settings).app(), announce(what))
             return
         evaluation = open_evaluation(drafts, home, None)
         with listen(number) as bound, contextlib.suppress(KeyboardInterrupt):

@@ -11,22 +11,20 @@ import re
 import shutil
 import stat
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rag_eval.core.errors import InputError, Place, ProblemList, quoted, refuse
 from rag_eval.core.fields import read_id
 from rag_eval.core.frames import make_frame
-from rag_eval.core.rows import Fault, check_row, parse_object, read_records
+from rag_eval.core.rows import check_row, read_records
 from rag_eval.core.types import Message, Reply
 from rag_eval.corpus.chunking import spans
 from rag_eval.corpus.loaders.folder import Folder
@@ -34,10 +32,8 @@ from rag_eval.corpus.loading import LoadedCorpus, load_corpus
 from rag_eval.gold.configuration import CONFIG_FILE
 from rag_eval.gold.files import ANCHORS, GoldText, rows_of
 from rag_eval.gold.lint import DRAFT
-from rag_eval.gold.loading import GoldSet
 from rag_eval.gold.resolving import Catalogue, MisplacedError, find_quote, locate
-from rag_eval.storage.hashing import text_hash
-from rag_eval.storage.home import PARTIAL, atomic_path, write_text
+from rag_eval.storage.home import PARTIAL, write_text
 
 MAX_DRAFTS: Final = 24
 _MIN_QUOTE, _MAX_QUOTE, _MAX_QUESTION, _MAX_PASSAGE = 20, 400, 140, 4000
@@ -362,100 +358,3 @@ def list_corpus_root(settings_file: Path, root: Path) -> None:
         more: Place = {"field": "corpus_roots"}
         more["accepted"] = f"corpus_roots = [{json.dumps(str(root.resolve()))}] in this file"
         raise InputError.of("unwritable_settings", message, target, **more) from error
-
-
-# ---- Decisions of a person on drafts
-
-_BEFORE, _AFTER = 240, 400
-"""Largest numbers of characters shown around a quote."""
-_ONE_WRITER = threading.Lock()
-"""The requests of a page are decided in several threads."""
-
-
-class Draft(NamedTuple):
-    """A draft question with the passage around its quote; empty if the document lacks the quote.
-
-    `version` is a hash of the text: a decision is made on the text that the person saw.
-    """
-
-    query_id: str
-    text: str
-    version: str
-    target: str
-    before: str = ""
-    quote: str = ""
-    after: str = ""
-
-
-def list_drafts(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list[Draft]:
-    """List the drafts of a gold set on DOCUMENTS and SECTIONS, in the order of the file."""
-    anchors = gold.anchors.drop_duplicates("query_id", ignore_index=True)
-    located = locate(anchors, Catalogue(documents, sections), ProblemList(), passages=False)
-    passages: dict[str, tuple[str, str, str]] = {}
-    for row in rows_of(located):
-        text, low, high = documents["text"].iloc[row.document], row.start, row.end
-        before, after = text[max(low - _BEFORE, 0) : low], text[high : high + _AFTER]
-        passages[anchors["query_id"][row.anchor]] = (before, text[low:high], after)
-    targets = dict(zip(gold.judgements["query_id"], gold.judgements["target"], strict=True))
-    return [
-        Draft(name, text, text_hash(text), targets.get(name, ""), *passages.get(name, ()))
-        for name, text, tags in zip(
-            *(gold.queries[column] for column in ("query_id", "text", "tags")), strict=True
-        )
-        if DRAFT in tags
-    ]
-
-
-class StaleDraftError(Exception):
-    """The draft has changed, or was decided, since the person saw it."""
-
-
-def _read_row(line: bytes) -> Mapping[str, Any]:
-    """Read a row of a file of the gold set; a row of judgements has only its question."""
-    if not line.lstrip().startswith((b"{", b"\xef\xbb\xbf{")):
-        return {"query_id": line.split(b"\t")[0].strip().decode("utf-8", "replace")}
-    row = parse_object(line.removeprefix(b"\xef\xbb\xbf"))
-    return {} if isinstance(row, Fault) else row
-
-
-def _replace_lines(path: Path, lines: Sequence[bytes]) -> None:
-    with atomic_path(path, path.stat().st_mode & 0o777) as partial:
-        partial.write_bytes(b"".join(lines))
-
-
-def decide(folder: Path, query_id: str, version: str, text: str | None) -> None:
-    """Accept a draft with `text`, or drop the draft with its evidence where `text` is None.
-
-    Each file is replaced as a whole. A dropped question leaves its own file last, so that a killed
-    process leaves a draft that can be dropped again. Raises StaleDraftError, and InputError
-    (`missing_file`) without a file of questions.
-    """
-    questions = folder / "queries.jsonl"
-    if not questions.is_file():
-        raise InputError.of("missing_file", "the file of questions does not exist", questions)
-    with _ONE_WRITER:
-        lines = questions.read_bytes().splitlines(keepends=True)
-        places = (
-            (place, row)
-            for place, row in enumerate(map(_read_row, lines))
-            if row.get("query_id") == query_id
-            and DRAFT in row.get("tags", ())
-            and text_hash(str(row.get("text"))) == version
-        )
-        place, row = next(places, (-1, {}))
-        if place < 0:
-            raise StaleDraftError
-        if text is not None:
-            tags = [tag for tag in row["tags"] if tag != DRAFT]
-            changed = json.dumps({**row, "text": text, "tags": tags}, ensure_ascii=False)
-            end = lines[place][len(lines[place].rstrip(b"\r\n")) :]
-            lines[place] = changed.encode() + end
-        else:
-            for name in ("qrels.tsv", "answers.jsonl", "paraphrases.jsonl"):
-                path = folder / name
-                old = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-                others = [line for line in old if _read_row(line).get("query_id") != query_id]
-                if len(others) < len(old):
-                    _replace_lines(path, others)
-            del lines[place]
-        _replace_lines(questions, lines)

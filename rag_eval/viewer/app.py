@@ -5,15 +5,18 @@ The viewer of runs reads, and changes nothing. The review writes the decisions o
 
 import datetime as dt
 import functools
+import json
 import logging
 import re
 import secrets
 import socket
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -28,18 +31,22 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from uvicorn import Config, Server
 
-from rag_eval.core.errors import InputError, quoted
+from rag_eval.core.errors import InputError, ProblemList, quoted
 from rag_eval.core.records import Estimate
+from rag_eval.core.rows import Fault, parse_object
 from rag_eval.core.settings import Settings
 from rag_eval.core.types import Id
-from rag_eval.gold.loading import read_gold
-from rag_eval.gold.scaffold import Draft, StaleDraftError, decide, list_drafts
+from rag_eval.gold.files import rows_of
+from rag_eval.gold.lint import DRAFT
+from rag_eval.gold.loading import GoldSet, read_gold
+from rag_eval.gold.resolving import Catalogue, locate
 from rag_eval.pipeline.corpus import CorpusSnapshot
 from rag_eval.pipeline.evaluation import Evaluation
 from rag_eval.pipeline.history import RUN_ID, KeptRun, read_run, run_ids, run_name
 from rag_eval.pipeline.stages import open_runner
 from rag_eval.reporting.tables import visible
-from rag_eval.storage.home import open_home
+from rag_eval.storage.hashing import text_hash
+from rag_eval.storage.home import atomic_path, open_home
 
 LOG = logging.getLogger("rag_eval.viewer")
 
@@ -104,7 +111,7 @@ MAX_RUNS: Final = 100
 PART: Final = re.compile(r"summary|questions-[0-9]{4,7}")
 
 
-class _Viewer:
+class Viewer:
     """Handlers of the viewer's requests. Starlette runs handlers that are not async in threads."""
 
     def __init__(self, settings: Settings) -> None:
@@ -156,18 +163,113 @@ class _Viewer:
             raise HTTPException(404, "There is no such run.")
         return read_run(self._home, run_id)
 
+    def app(self) -> Starlette:
+        """Make the application of the viewer."""
+        return _guarded(
+            [
+                Route("/", self.list_runs),
+                Route("/runs/{run_id}/", self.show_run),
+                Route("/runs/{run_id}/report", self.show_report),
+                Route("/runs/{run_id}/explorer/{part}.json", self.explorer_part),
+            ]
+        )
 
-def create_app(settings: Settings) -> Starlette:
-    """Make the viewer of an installation."""
-    viewer = _Viewer(settings)
-    return _guarded(
-        [
-            Route("/", viewer.list_runs),
-            Route("/runs/{run_id}/", viewer.show_run),
-            Route("/runs/{run_id}/report", viewer.show_report),
-            Route("/runs/{run_id}/explorer/{part}.json", viewer.explorer_part),
-        ]
-    )
+
+# ---- The drafts of a gold set, and decisions of a person on them
+
+_BEFORE, _AFTER = 240, 400
+"""Largest numbers of characters shown around a quote."""
+_ONE_WRITER = threading.Lock()
+"""The requests of a page are decided in several threads."""
+
+
+class Draft(NamedTuple):
+    """A draft question with the passage around its quote; empty if the document lacks the quote.
+
+    `version` is a hash of the text: a decision is made on the text that the person saw.
+    """
+
+    query_id: str
+    text: str
+    version: str
+    target: str
+    before: str = ""
+    quote: str = ""
+    after: str = ""
+
+
+def _list_drafts(gold: GoldSet, documents: pd.DataFrame, sections: pd.DataFrame) -> list[Draft]:
+    """List the drafts of a gold set on DOCUMENTS and SECTIONS, in the order of the file."""
+    anchors = gold.anchors.drop_duplicates("query_id", ignore_index=True)
+    located = locate(anchors, Catalogue(documents, sections), ProblemList(), passages=False)
+    passages: dict[str, tuple[str, str, str]] = {}
+    for row in rows_of(located):
+        text, low, high = documents["text"].iloc[row.document], row.start, row.end
+        before, after = text[max(low - _BEFORE, 0) : low], text[high : high + _AFTER]
+        passages[anchors["query_id"][row.anchor]] = (before, text[low:high], after)
+    targets = dict(zip(gold.judgements["query_id"], gold.judgements["target"], strict=True))
+    return [
+        Draft(name, text, text_hash(text), targets.get(name, ""), *passages.get(name, ()))
+        for name, text, tags in zip(
+            *(gold.queries[column] for column in ("query_id", "text", "tags")), strict=True
+        )
+        if DRAFT in tags
+    ]
+
+
+class StaleDraftError(Exception):
+    """The draft has changed, or was decided, since the person saw it."""
+
+
+def _read_row(line: bytes) -> Mapping[str, Any]:
+    """Read a row of a file of the gold set; a row of judgements has only its question."""
+    if not line.lstrip().startswith((b"{", b"\xef\xbb\xbf{")):
+        return {"query_id": line.split(b"\t")[0].strip().decode("utf-8", "replace")}
+    row = parse_object(line.removeprefix(b"\xef\xbb\xbf"))
+    return {} if isinstance(row, Fault) else row
+
+
+def _replace_lines(path: Path, lines: Sequence[bytes]) -> None:
+    with atomic_path(path, path.stat().st_mode & 0o777) as partial:
+        partial.write_bytes(b"".join(lines))
+
+
+def _decide(folder: Path, query_id: str, version: str, text: str | None) -> None:
+    """Accept a draft with `text`, or drop the draft with its evidence where `text` is None.
+
+    Each file is replaced as a whole. A dropped question leaves its own file last, so that a killed
+    process leaves a draft that can be dropped again. Raises StaleDraftError, and InputError
+    (`missing_file`) without a file of questions.
+    """
+    questions = folder / "queries.jsonl"
+    if not questions.is_file():
+        raise InputError.of("missing_file", "the file of questions does not exist", questions)
+    with _ONE_WRITER:
+        lines = questions.read_bytes().splitlines(keepends=True)
+        places = (
+            (place, row)
+            for place, row in enumerate(map(_read_row, lines))
+            if row.get("query_id") == query_id
+            and DRAFT in row.get("tags", ())
+            and text_hash(str(row.get("text"))) == version
+        )
+        place, row = next(places, (-1, {}))
+        if place < 0:
+            raise StaleDraftError
+        if text is not None:
+            tags = [tag for tag in row["tags"] if tag != DRAFT]
+            changed = json.dumps({**row, "text": text, "tags": tags}, ensure_ascii=False)
+            end = lines[place][len(lines[place].rstrip(b"\r\n")) :]
+            lines[place] = changed.encode() + end
+        else:
+            for name in ("qrels.tsv", "answers.jsonl", "paraphrases.jsonl"):
+                path = folder / name
+                old = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+                others = [line for line in old if _read_row(line).get("query_id") != query_id]
+                if len(others) < len(old):
+                    _replace_lines(path, others)
+            del lines[place]
+        _replace_lines(questions, lines)
 
 
 # ---- The review of drafts
@@ -217,7 +319,7 @@ class ReviewDesk:
     def drafts(self) -> list[Draft]:
         """Read the drafts as they are now."""
         gold = read_gold(self._evaluation.base, self._evaluation.config)
-        return list_drafts(gold, self._corpus.documents, self._corpus.sections)
+        return _list_drafts(gold, self._corpus.documents, self._corpus.sections)
 
     def show(self, _: Request) -> Response:
         """Answer GET / with the drafts."""
@@ -241,7 +343,7 @@ class ReviewDesk:
             raise HTTPException(400, "A question has words, and no control characters.")
         place = (self._evaluation.base, change.query_id, change.version)
         try:
-            await run_in_threadpool(decide, *place, text)
+            await run_in_threadpool(_decide, *place, text)
         except StaleDraftError:
             message = "This draft was changed or decided elsewhere; reload the page."
             raise HTTPException(409, message) from None

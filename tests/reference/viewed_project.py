@@ -16,7 +16,7 @@ from cli_project import CONFIG, PAGES, Project, set_apart
 from starlette.testclient import TestClient
 
 from rag_eval.core.settings import Settings
-from rag_eval.viewer.app import create_app
+from rag_eval.viewer.app import Viewer
 
 PORT = 7777
 OURS = f"http://127.0.0.1:{PORT}"
@@ -63,7 +63,7 @@ class Viewed:
     def client(self) -> TestClient:
         """Return a client in this process; an error of the application becomes a response."""
         return TestClient(
-            create_app(self.settings),
+            Viewer(self.settings).app(),
             base_url=OURS,
             raise_server_exceptions=False,
             follow_redirects=False,
