@@ -58,7 +58,6 @@ from rag_eval.trust.sources import judge_sources
 from rag_eval.trust.trust_report import (
     BlockedGold,
     TrustFacts,
-    blocked_gold,
     blocked_problems,
 )
 
@@ -561,4 +560,4 @@ def find_blocked_gold(
     cut, indexed = (
         part.artifact.frame("chunks", ["doc_id"])["doc_id"] for part in (chunks, admitted)
     )
-    return blocked_gold(qrels, cut, indexed)
+    return BlockedGold.of(qrels, cut, indexed)

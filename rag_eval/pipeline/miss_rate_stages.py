@@ -43,7 +43,6 @@ from rag_eval.uncertainty.claims import (
     RateSource,
     StatedRetrievals,
     choose_source,
-    describe_rates,
     original_claims,
     prior_of,
     record_judged,
@@ -65,9 +64,7 @@ from rag_eval.uncertainty.misses import compare_stated, observe_misses
 from rag_eval.uncertainty.opened_index import (
     OpenIndex,
     TrafficFacts,
-    count_traffic,
     steering_calibrator,
-    stored_batches,
 )
 from rag_eval.uncertainty.signals import SIGNALS, RankedBatch
 from rag_eval.uncertainty.status import Series
@@ -169,7 +166,7 @@ def collect_signals(
     gaps: list[tuple[str | int, ...]] = []
     with work.progress.step("Reading signals", len(scored.names), "strategies") as advance:
         for name in scored.names:
-            batches = stored_batches(scored, opened, name)
+            batches = opened.stored_batches(scored, name)
             has_gaps = all(batch.space is opened.terms for batch in batches.values())
             for seed, batch in batches.items():
                 parts.append(_signal_rows(scored, name, seed, batch))
@@ -217,7 +214,7 @@ def _count_traffic(
         reason = "the table of claims cannot be read"
     elif not (claims := TrafficStore(store.sql).claims(strategy_fingerprint=fingerprint)):
         reason = "no claim was imported for the strategy's current configuration"
-    return count_traffic(runs, opened, name, claims, reason)
+    return opened.count_traffic(runs, name, claims, reason)
 
 
 # ---- Stage: state the miss rate of every retrieval, before the gold is read.
@@ -527,11 +524,10 @@ def compare_miss_rates(
         level=work.config.level,
         gold_source=QRELS,
         strategies={
-            name: describe_rates(
+            name: claims.sources[name].describe(
                 scored,
                 name,
                 claims.claims_of(name),
-                claims.sources[name],
                 judged=_of_strategy(outcomes.judged, name),
                 added=outcomes.strategies[name],
             )

@@ -3,7 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import pandas as pd
 from pydantic import Field, PositiveInt, StrictBool
@@ -141,6 +141,34 @@ class BlockedGold(Record):
     n_queries: Count
     n_queries_blocked: Count
     documents: list[BlockedGoldDocument]
+
+    @classmethod
+    def of(cls, qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -> Self:
+        """Find the relevant documents (QRELS) with chunks that are not admitted to the index.
+
+        `doc_ids` [n_chunks] holds the document of each chunk. `admitted` [n_indexed] holds the
+        document of each indexed chunk.
+        """
+        relevant = qrels[qrels["gain"] > 0]
+        n_chunks = Counter(doc_ids)
+        n_blocked = n_chunks - Counter(admitted)
+        touched = relevant[relevant["item_id"].isin(list(n_blocked))]
+        documents = [
+            BlockedGoldDocument(
+                doc_id=doc_id, n_chunks=n_chunks[doc_id], n_blocked=n_blocked[doc_id], n_queries=n
+            )
+            for doc_id, n in touched.groupby("item_id")["query_id"].nunique().items()
+        ]
+        return cls(
+            n_documents=int(relevant["item_id"].nunique()),
+            n_blocked=len(documents),
+            n_wholly_blocked=sum(document.n_blocked == document.n_chunks for document in documents),
+            n_queries=int(relevant["query_id"].nunique()),
+            n_queries_blocked=int(touched["query_id"].nunique()),
+            documents=sorted(
+                documents, key=lambda document: (-document.n_queries, document.doc_id)
+            ),
+        )
 
 
 class RetrievedCounts(Record):
@@ -282,32 +310,6 @@ def _summarise_guard(
 
 MAX_BLOCKED = 20
 """Largest number of warnings that name a document. One more warning counts the rest."""
-
-
-def blocked_gold(qrels: pd.DataFrame, doc_ids: pd.Series, admitted: pd.Series) -> BlockedGold:
-    """Find the relevant documents (QRELS) with chunks that are not admitted to the index.
-
-    `doc_ids` [n_chunks] holds the document of each chunk. `admitted` [n_indexed] holds the document
-    of each indexed chunk.
-    """
-    relevant = qrels[qrels["gain"] > 0]
-    n_chunks = Counter(doc_ids)
-    n_blocked = n_chunks - Counter(admitted)
-    touched = relevant[relevant["item_id"].isin(list(n_blocked))]
-    documents = [
-        BlockedGoldDocument(
-            doc_id=doc_id, n_chunks=n_chunks[doc_id], n_blocked=n_blocked[doc_id], n_queries=n
-        )
-        for doc_id, n in touched.groupby("item_id")["query_id"].nunique().items()
-    ]
-    return BlockedGold(
-        n_documents=int(relevant["item_id"].nunique()),
-        n_blocked=len(documents),
-        n_wholly_blocked=sum(document.n_blocked == document.n_chunks for document in documents),
-        n_queries=int(relevant["query_id"].nunique()),
-        n_queries_blocked=int(touched["query_id"].nunique()),
-        documents=sorted(documents, key=lambda document: (-document.n_queries, document.doc_id)),
-    )
 
 
 def blocked_problems(blocked: BlockedGold) -> list[Problem]:

@@ -57,7 +57,6 @@ from rag_eval.uncertainty.status import (
     count_outcomes,
     judge_status,
     promotions,
-    record_status,
     suffice_to_fit,
 )
 from rag_eval.uncertainty.traffic import Claim, TrafficStore
@@ -504,9 +503,7 @@ def _record(
     if outcomes.store is None:
         return None
     sql, fingerprint = outcomes.store.sql, facts.fingerprint
-    record = functools.partial(
-        record_status, sql, facts.series, strategy_fingerprint=fingerprint, at=now
-    )
+    record = functools.partial(facts.series.record, sql, strategy_fingerprint=fingerprint, at=now)
     if any(
         change["new_status"] in DISCOUNTING and change["strategy_fingerprint"] != fingerprint
         for change in promotions(sql, facts.series)[-1:]

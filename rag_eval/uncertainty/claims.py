@@ -113,6 +113,45 @@ class RateSource:
             self.discounts,
         )
 
+    def describe(
+        self,
+        runs: RankedRuns,
+        name: str,
+        claims: pd.DataFrame,
+        *,
+        judged: pd.DataFrame,
+        added: AddedOutcomes,
+    ) -> StrategyMissRates:
+        """Combine the claims of the strategy with its observed misses.
+
+        `judged` has the claims that the gold judges, and `added` counts their new outcomes.
+        """
+        judgements, k, level = judge_runs(runs, name), runs.config.uncertainty.k, runs.config.level
+        missed = np.column_stack([judgements.missed(target, k) for target in TARGETS])
+        labels = [f"{target}_at_{k}" for target in TARGETS]
+        # A question without gold cannot be missed, even by a failed retrieval.
+        records = runs.aggregate(name, labels, missed, level, failed_value=1.0)
+        nothing = "no question of this gold set can be judged"
+        has_rate = claims["miss_rate"].notna()
+        stated: Figure | Absent = Absent(reason=NOT_EARNED.format(status=self.status))
+        if self.status in {*DISCOUNTING, "prior"}:
+            usable = claims[has_rate & claims["query_id"].isin(judged["query_id"])]
+            stated = _mean_stated(usable, runs.gold.named_gold, self.status)
+        return StrategyMissRates(
+            fingerprint=self.fingerprint,
+            status=self.status,
+            calibrator=self.calibrator,
+            n_claims=len(claims),
+            n_absent=int((~has_rate).sum()),
+            observed={
+                target: figure_of(record, None if record.n_scored else nothing)
+                for target, record in zip(TARGETS, records, strict=True)
+            },
+            stated=stated,
+            outcomes=added,
+            **({"reason": self.reason} if self.reason else {}),
+        )
+
 
 def choose_source(
     config: GoldSetConfig,
@@ -267,46 +306,6 @@ def _make_outcomes(claims: pd.DataFrame, signals: pd.DataFrame) -> list[Retrieva
 # ---- The miss rates of a strategy in the report: observed, and as stated.
 
 NOT_EARNED: Final = "the stated miss rates are {status}, so their mean is not shown"
-
-
-def describe_rates(
-    runs: RankedRuns,
-    name: str,
-    claims: pd.DataFrame,
-    source: RateSource,
-    *,
-    judged: pd.DataFrame,
-    added: AddedOutcomes,
-) -> StrategyMissRates:
-    """Combine the claims of one strategy with its observed misses.
-
-    `judged` has the claims that the gold judges, and `added` counts their new outcomes.
-    """
-    judgements, k, level = judge_runs(runs, name), runs.config.uncertainty.k, runs.config.level
-    missed = np.column_stack([judgements.missed(target, k) for target in TARGETS])
-    labels = [f"{target}_at_{k}" for target in TARGETS]
-    # A question without gold cannot be missed, even by a failed retrieval.
-    records = runs.aggregate(name, labels, missed, level, failed_value=1.0)
-    nothing = "no question of this gold set can be judged"
-    has_rate = claims["miss_rate"].notna()
-    stated: Figure | Absent = Absent(reason=NOT_EARNED.format(status=source.status))
-    if source.status in {*DISCOUNTING, "prior"}:
-        usable = claims[has_rate & claims["query_id"].isin(judged["query_id"])]
-        stated = _mean_stated(usable, runs.gold.named_gold, source.status)
-    return StrategyMissRates(
-        fingerprint=source.fingerprint,
-        status=source.status,
-        calibrator=source.calibrator,
-        n_claims=len(claims),
-        n_absent=int((~has_rate).sum()),
-        observed={
-            target: figure_of(record, None if record.n_scored else nothing)
-            for target, record in zip(TARGETS, records, strict=True)
-        },
-        stated=stated,
-        outcomes=added,
-        **({"reason": source.reason} if source.reason else {}),
-    )
 
 
 def _mean_stated(claims: pd.DataFrame, gold: NamedGold, status: Status) -> Figure | Absent:

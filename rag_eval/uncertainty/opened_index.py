@@ -45,6 +45,15 @@ def stability_embedding(config: GoldSetConfig) -> Embedding:
     return next(vector, None) or Embedding(model="lsa-256")
 
 
+@dataclasses.dataclass(frozen=True)
+class TrafficFacts:
+    """Numbers of counted and uncounted claims of production traffic, with the reason."""
+
+    counted: int = 0
+    left_out: int = 0
+    reason: str = ""
+
+
 class OpenIndex:
     """The chunks of a gold set and one ready strategy per name, without external strategies.
 
@@ -127,6 +136,80 @@ class OpenIndex:
             base_hash = self.strategies[spec.base_name].index_hash
             steered_by = steering_calibrator(self.places.home, self.config, spec, base_hash)
         return IterativeStrategy(self, Iterative.model_validate(spec), steered_by, variants)
+
+    def stored_batches(self, runs: RankedRuns, name: str) -> dict[int, RankedBatch]:
+        """Make the batches of a stored run by seed, with variants as rows.
+
+        When all units of an external retriever are chunks of the corpus, the batches hold chunks.
+        Otherwise the units are the term space, without a second retriever.
+        """
+        spec, texts = runs.spec(name), runs.gold_variants.texts
+        question = np.asarray(runs.gold.query_of, dtype=np.int64)
+        seeds, run = runs.runs[name].about.seeds, runs.runs[name].run
+        lists = {seed: Ranking.read(run, seed, len(texts), runs.config.depth) for seed in seeds}
+        make = functools.partial(self.batch, spec, texts)
+        if spec.own_units:
+            units = runs.units(name)
+            chunk_of = units["chunk"].to_numpy()
+            if not len(chunk_of) or (chunk_of < 0).any():
+                make = functools.partial(_batch_of_units, units["text"].tolist(), texts)
+            else:
+                for seed, ranking in lists.items():
+                    rows = np.where(ranking.rows >= 0, chunk_of[np.maximum(ranking.rows, 0)], -1)
+                    lists[seed] = dataclasses.replace(ranking, rows=rows.astype(np.int32))
+        return {
+            seed: dataclasses.replace(make(ranking), question=question)
+            for seed, ranking in lists.items()
+        }
+
+    def count_traffic(
+        self, runs: RankedRuns, name: str, claims: Sequence[Claim], reason: str
+    ) -> tuple[pd.DataFrame, TrafficFacts]:
+        """Search the questions of claims again, and return the claims that are retrieved as then.
+
+        A claim counts if its first K ids share any with the first K chunks or documents now, or
+        both are empty. A question that fails, or that a file of vectors lacks, is left out.
+        `reason` says why there is no claim.
+        """
+        config, table = runs.config, self.table
+        k, rows, values = config.uncertainty.k, list[tuple[str, ...]](), list[FloatArray]()
+        spec, n_searched = runs.spec(name), 0
+        texts = [
+            text
+            for text in dict.fromkeys(claim.query for claim in claims)
+            if self.can_be_asked(spec, text)
+        ]
+        allowed = runs.admitted_chunks.passes if config.trust.filter else None
+        for start in range(0, len(texts), AT_ONCE):
+            strategy = self.ready(
+                spec, runs.gold_variants.variants, runs.runs[name].about.steered_by
+            )
+            part = texts[start : start + AT_ONCE]
+            ranking = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
+            of_part = signals(self.batch(spec, part, ranking), k)
+            failed = np.zeros(len(part), dtype=bool) if ranking.failed is None else ranking.failed
+            place = {text: at for at, text in enumerate(part) if not failed[at]}
+            for claim in claims:
+                if (at := place.get(claim.query)) is None:
+                    continue
+                n_searched += 1
+                top = ranking.rows[at][: max(claim.k, k)]
+                top = top[top >= 0].tolist()
+                now = {str(ids[row]) for ids in (table.chunk_ids, table.doc_ids) for row in top}
+                production = {name for name, _ in claim.retrieved[: claim.k]}
+                if production & now if production else not now:
+                    rows.append((name, claim.claim_id, claim.query_id, claim.group_id))
+                    values.append(of_part[at])
+        keys = ["strategy", "claim_id", "query_id", "group_id"]
+        table_of_signals = np.array(values, dtype=np.float64).reshape(-1, len(SIGNALS))
+        frame = pd.DataFrame(table_of_signals, columns=list(SIGNALS))
+        frame = pd.concat([pd.DataFrame(rows, columns=keys, dtype="str"), frame], axis=1)
+        why = {
+            "whose question has no vector, or failed here": len(claims) - n_searched,
+            "whose first K ids share nothing with what is retrieved now": n_searched - len(rows),
+        }
+        reason = reason or "; ".join(f"{n} {words}" for words, n in why.items() if n)
+        return frame, TrafficFacts(len(rows), len(claims) - len(rows), reason)
 
 
 # ---- Iterative strategies: rounds of expansion around a base strategy.
@@ -231,32 +314,6 @@ def groups_of_wordings(
 # ---- Batches of a stored run, and claims of production traffic that are searched again.
 
 
-def stored_batches(runs: RankedRuns, opened: OpenIndex, name: str) -> dict[int, RankedBatch]:
-    """Make the batches of a stored run by seed, with variants as rows.
-
-    When all units of an external retriever are chunks of the corpus, the batches hold chunks.
-    Otherwise the units are the term space, without a second retriever.
-    """
-    spec, texts = runs.spec(name), runs.gold_variants.texts
-    question = np.asarray(runs.gold.query_of, dtype=np.int64)
-    seeds, run = runs.runs[name].about.seeds, runs.runs[name].run
-    lists = {seed: Ranking.read(run, seed, len(texts), runs.config.depth) for seed in seeds}
-    make = functools.partial(opened.batch, spec, texts)
-    if spec.own_units:
-        units = runs.units(name)
-        chunk_of = units["chunk"].to_numpy()
-        if not len(chunk_of) or (chunk_of < 0).any():
-            make = functools.partial(_batch_of_units, units["text"].tolist(), texts)
-        else:
-            for seed, ranking in lists.items():
-                rows = np.where(ranking.rows >= 0, chunk_of[np.maximum(ranking.rows, 0)], -1)
-                lists[seed] = dataclasses.replace(ranking, rows=rows.astype(np.int32))
-    return {
-        seed: dataclasses.replace(make(ranking), question=question)
-        for seed, ranking in lists.items()
-    }
-
-
 def _batch_of_units(unit_texts: list[str], texts: list[str], ranking: Ranking) -> RankedBatch:
     analyzer = Analyzer()
     terms = analyzer.index(unit_texts)
@@ -269,60 +326,3 @@ def _batch_of_units(unit_texts: list[str], texts: list[str], ranking: Ranking) -
 
 AT_ONCE = 2000
 """Questions in one search, because the lists of a large import may not fit in memory."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrafficFacts:
-    """Numbers of counted and uncounted claims of production traffic, with the reason."""
-
-    counted: int = 0
-    left_out: int = 0
-    reason: str = ""
-
-
-def count_traffic(
-    runs: RankedRuns, opened: OpenIndex, name: str, claims: Sequence[Claim], reason: str
-) -> tuple[pd.DataFrame, TrafficFacts]:
-    """Search the questions of claims again, and return the claims that are retrieved as then.
-
-    A claim counts if its first K ids share any with the first K chunks or documents now, or both
-    are empty. A question that fails, or that a file of vectors lacks, is left out. `reason` says
-    why there is no claim.
-    """
-    config, table = runs.config, opened.table
-    k, rows, values = config.uncertainty.k, list[tuple[str, ...]](), list[FloatArray]()
-    spec, n_searched = runs.spec(name), 0
-    texts = [
-        text
-        for text in dict.fromkeys(claim.query for claim in claims)
-        if opened.can_be_asked(spec, text)
-    ]
-    allowed = runs.admitted_chunks.passes if config.trust.filter else None
-    for start in range(0, len(texts), AT_ONCE):
-        strategy = opened.ready(spec, runs.gold_variants.variants, runs.runs[name].about.steered_by)
-        part = texts[start : start + AT_ONCE]
-        ranking = strategy.search(part, config.depth, config.seeds[0], allowed=allowed)
-        of_part = signals(opened.batch(spec, part, ranking), k)
-        failed = np.zeros(len(part), dtype=bool) if ranking.failed is None else ranking.failed
-        place = {text: at for at, text in enumerate(part) if not failed[at]}
-        for claim in claims:
-            if (at := place.get(claim.query)) is None:
-                continue
-            n_searched += 1
-            top = ranking.rows[at][: max(claim.k, k)]
-            top = top[top >= 0].tolist()
-            now = {str(ids[row]) for ids in (table.chunk_ids, table.doc_ids) for row in top}
-            production = {name for name, _ in claim.retrieved[: claim.k]}
-            if production & now if production else not now:
-                rows.append((name, claim.claim_id, claim.query_id, claim.group_id))
-                values.append(of_part[at])
-    keys = ["strategy", "claim_id", "query_id", "group_id"]
-    table_of_signals = np.array(values, dtype=np.float64).reshape(-1, len(SIGNALS))
-    frame = pd.DataFrame(table_of_signals, columns=list(SIGNALS))
-    frame = pd.concat([pd.DataFrame(rows, columns=keys, dtype="str"), frame], axis=1)
-    why = {
-        "whose question has no vector, or failed here": len(claims) - n_searched,
-        "whose first K ids share nothing with what is retrieved now": n_searched - len(rows),
-    }
-    reason = reason or "; ".join(f"{n} {words}" for words, n in why.items() if n)
-    return frame, TrafficFacts(len(rows), len(claims) - len(rows), reason)

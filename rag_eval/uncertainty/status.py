@@ -217,46 +217,45 @@ class Series:
     target: BinaryTarget
     k: int
 
+    def record(
+        self,
+        store: SqlStore,
+        status: Status,
+        *,
+        strategy_fingerprint: str,
+        figures: Mapping[str, Any] | None,
+        reasons: Sequence[Condition] = (),
+        calibrator_id: str | None = None,
+        at: dt.datetime,
+    ) -> Promotion | None:
+        """Append and return a change if the status differs from the last status; else return None.
 
-def record_status(
-    store: SqlStore,
-    series: Series,
-    status: Status,
-    *,
-    strategy_fingerprint: str,
-    figures: Mapping[str, Any] | None,
-    reasons: Sequence[Condition] = (),
-    calibrator_id: str | None = None,
-    at: dt.datetime,
-) -> Promotion | None:
-    """Append and return a change if the status differs from the last status; else return None.
-
-    One transaction under the table's lock reads the last status and appends the change. `at` has
-    a time zone.
-    """
-    store.create(MISS_RATE_PROMOTIONS)
-    key = dataclasses.asdict(series)
-    with store.transaction(MISS_RATE_PROMOTIONS.name) as transaction:
-        rows = transaction.select(MISS_RATE_PROMOTIONS, key, order=["number"])
-        last: Mapping[str, Any] = rows[-1] if rows else {}
-        old: Status = last.get("new_status", "absent")
-        if status == old:
-            return None
-        row = {
-            **key,
-            "number": last.get("number", 0) + 1,
-            "strategy_fingerprint": strategy_fingerprint,
-            "old_status": old,
-            "new_status": status,
-            "figures_before": last.get("figures_after"),
-            "figures_after": figures,
-            "reasons": [condition.dump() for condition in reasons],
-            "calibrator_id": calibrator_id,
-            "at": at.astimezone(dt.UTC).isoformat(timespec="seconds"),
-        }
-        names = MISS_RATE_PROMOTIONS.column_names
-        transaction.insert(MISS_RATE_PROMOTIONS, [[row[name] for name in names]])
-    return Promotion(old_status=old, new_status=status, at=row["at"])
+        One transaction under the table's lock reads the last status and appends the change. `at`
+        has a time zone.
+        """
+        store.create(MISS_RATE_PROMOTIONS)
+        key = dataclasses.asdict(self)
+        with store.transaction(MISS_RATE_PROMOTIONS.name) as transaction:
+            rows = transaction.select(MISS_RATE_PROMOTIONS, key, order=["number"])
+            last: Mapping[str, Any] = rows[-1] if rows else {}
+            old: Status = last.get("new_status", "absent")
+            if status == old:
+                return None
+            row = {
+                **key,
+                "number": last.get("number", 0) + 1,
+                "strategy_fingerprint": strategy_fingerprint,
+                "old_status": old,
+                "new_status": status,
+                "figures_before": last.get("figures_after"),
+                "figures_after": figures,
+                "reasons": [condition.dump() for condition in reasons],
+                "calibrator_id": calibrator_id,
+                "at": at.astimezone(dt.UTC).isoformat(timespec="seconds"),
+            }
+            names = MISS_RATE_PROMOTIONS.column_names
+            transaction.insert(MISS_RATE_PROMOTIONS, [[row[name] for name in names]])
+        return Promotion(old_status=old, new_status=status, at=row["at"])
 
 
 def promotions(store: SqlStore, series: Series | None = None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from rag_eval.trust.guard import (
     judge_chunks,
     rank_findings,
 )
-from rag_eval.trust.trust_report import MAX_BLOCKED, blocked_gold, blocked_problems
+from rag_eval.trust.trust_report import MAX_BLOCKED, BlockedGold, blocked_problems
 
 PLACES = [("a", 0, 10), ("a", 10, 20), ("a", 25, 40), ("b", 0, 5), ("c", 0, 9)]
 """Chunks as (doc_id, start, end); no chunk holds characters 20 to 25 of "a"."""
@@ -224,7 +224,7 @@ CHUNKS_OF = ["a", "a", "a", "b", "b", "c", "d", "e"]
 
 def _blocked(judged, chunks, admitted):
     qrels = pd.DataFrame(judged, columns=["query_id", "item_id", "gain"])
-    return blocked_gold(qrels, pd.Series(chunks, dtype=str), pd.Series(admitted, dtype=str))
+    return BlockedGold.of(qrels, pd.Series(chunks, dtype=str), pd.Series(admitted, dtype=str))
 
 
 @pytest.mark.parametrize(

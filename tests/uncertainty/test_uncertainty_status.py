@@ -17,7 +17,6 @@ from rag_eval.uncertainty.status import (
     count_outcomes,
     judge_status,
     promotions,
-    record_status,
 )
 from rag_eval.uncertainty.validation import Labelled, validate
 
@@ -175,7 +174,7 @@ AT = dt.datetime(2026, 3, 1, 2, 0, tzinfo=dt.UTC)
 
 def record(store, status, series=SERIES, **changes):
     given = {"strategy_fingerprint": "f", "figures": None, "at": AT, **changes}
-    return record_status(store, series, status, **given)
+    return series.record(store, status, **given)
 
 
 def test_changes_are_appended_with_figures_before_and_after(place):
