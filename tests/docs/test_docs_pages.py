@@ -125,7 +125,7 @@ def test_the_snippet_of_the_readme_gives_the_figures_of_the_report(pages, read_b
     assert recalls[0] == pytest.approx(first.table.loc["R@10", "value"], abs=1e-9)
     assert by_wording["original"].miss.value == pytest.approx(1 - recalls[0])
     page = (read_by_readme / "reports" / "pandas_api" / "index.html").read_text("utf-8")
-    assert "The figures below are over all wordings" in page
+    assert "the figures below are over all wordings" in page
 
 
 def test_configurations_are_accepted(pages):
