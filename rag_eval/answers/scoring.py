@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -60,51 +60,54 @@ class ScoredAnswers(NamedTuple):
     unsupported: dict[str, list[SentenceSupport]]
     gaps: dict[int, Gap]
 
+    @classmethod
+    def of(
+        cls,
+        answers: Sequence[Answer],
+        counts: pd.DataFrame,
+        corpus_texts: Sequence[str],
+        *,
+        purpose: Purpose,
+        score: Score | None,
+        bar: float,
+    ) -> Self:
+        """Score answers on their evidence; words weigh by how rare they are in `corpus_texts`.
 
-def score_answers(
-    answers: Sequence[Answer],
-    counts: pd.DataFrame,
-    corpus_texts: Sequence[str],
-    *,
-    purpose: Purpose,
-    score: Score | None,
-    bar: float,
-) -> ScoredAnswers:
-    """Score answers on their evidence; words weigh by how rare they are in `corpus_texts`.
-
-    `counts` are the counts of citations of each question. A verifier `score` takes the place of the
-    comparison of words, whose bar of support is `bar`. FK019 compares words in any case.
-    """
-    frequencies = count_documents(corpus_texts)
-    is_answered = [answer.outcome == "answered" for answer in answers]
-    texts = [answer.text if has else "" for answer, has in zip(answers, is_answered, strict=True)]
-    evidence = [[item.chunk.text for item in answer.evidence] for answer in answers]
-    grounded = groundedness(texts, evidence, frequencies, bar)
-    support = citation_support(answers, frequencies, bar=bar)
-    gaps = _find_gaps(answers, support, purpose, frequencies)
-    if score is not None:
-        premises = ["\n\n".join(evidence[at]) for at in grounded.answer_of.tolist()]
-        grounded = grounded.rescored(score(grounded.sentences, premises))
-        support = citation_support(answers, frequencies, score, bar)
-    citing = [
-        [one for one in sentences if has and one.places and not math.isnan(one.score)]
-        for sentences, has in zip(support, is_answered, strict=True)
-    ]
-    weak = [[one for one in sentences if not one.supported] for sentences in citing]
-    outcomes = [answer.outcome for answer in answers]
-    per_question = counts.assign(
-        outcome=outcomes,
-        groundedness=grounded.value,
-        supported=grounded.supported,
-        n_citing=list(map(len, citing)),
-        n_upheld=[len(all_) - len(poor) for all_, poor in zip(citing, weak, strict=True)],
-        gap=[at in gaps and gaps[at].violation for at in range(len(answers))],
-        gap_reason=[gaps[at].reason if at in gaps else end for at, end in enumerate(outcomes)],
-    )
-    unsupported = {
-        answer.query_id: poor for answer, poor in zip(answers, weak, strict=True) if poor
-    }
-    return ScoredAnswers(per_question, unsupported, gaps)
+        `counts` are the counts of citations of each question. A verifier `score` takes the place
+        of the comparison of words, whose bar of support is `bar`. FK019 compares words in any case.
+        """
+        frequencies = count_documents(corpus_texts)
+        is_answered = [answer.outcome == "answered" for answer in answers]
+        texts = [
+            answer.text if has else "" for answer, has in zip(answers, is_answered, strict=True)
+        ]
+        evidence = [[item.chunk.text for item in answer.evidence] for answer in answers]
+        grounded = groundedness(texts, evidence, frequencies, bar)
+        support = citation_support(answers, frequencies, bar=bar)
+        gaps = _find_gaps(answers, support, purpose, frequencies)
+        if score is not None:
+            premises = ["\n\n".join(evidence[at]) for at in grounded.answer_of.tolist()]
+            grounded = grounded.rescored(score(grounded.sentences, premises))
+            support = citation_support(answers, frequencies, score, bar)
+        citing = [
+            [one for one in sentences if has and one.places and not math.isnan(one.score)]
+            for sentences, has in zip(support, is_answered, strict=True)
+        ]
+        weak = [[one for one in sentences if not one.supported] for sentences in citing]
+        outcomes = [answer.outcome for answer in answers]
+        per_question = counts.assign(
+            outcome=outcomes,
+            groundedness=grounded.value,
+            supported=grounded.supported,
+            n_citing=list(map(len, citing)),
+            n_upheld=[len(all_) - len(poor) for all_, poor in zip(citing, weak, strict=True)],
+            gap=[at in gaps and gaps[at].violation for at in range(len(answers))],
+            gap_reason=[gaps[at].reason if at in gaps else end for at, end in enumerate(outcomes)],
+        )
+        unsupported = {
+            answer.query_id: poor for answer, poor in zip(answers, weak, strict=True) if poor
+        }
+        return cls(per_question, unsupported, gaps)
 
 
 def _find_gaps(

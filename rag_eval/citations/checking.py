@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -41,71 +41,79 @@ class CheckedCitations(NamedTuple):
     per_question: pd.DataFrame
     codes: dict[str, int]
 
+    @classmethod
+    def of(
+        cls,
+        answers: Sequence[Answer],
+        stated: Mapping[str, Sequence[Payload | None]],
+        live: LiveIndex,
+        gold: tuple[pd.DataFrame, pd.DataFrame],
+        *,
+        section_pairs: Collection[tuple[str, str]],
+        has_corpus: bool,
+    ) -> Self:
+        """Check every citation; `gold` are the queries and their spans.
 
-def judge_citations(
-    answers: Sequence[Answer],
-    stated: Mapping[str, Sequence[Payload | None]],
-    live: LiveIndex,
-    gold: tuple[pd.DataFrame, pd.DataFrame],
-    *,
-    section_pairs: Collection[tuple[str, str]],
-    has_corpus: bool,
-) -> CheckedCitations:
-    """Check every citation; `gold` are the queries and their spans.
-
-    `stated` has the payload that a recorded output states for each citation, by query_id. Without a
-    corpus, the index, analyzer and revisions of the system are unknown. A stated payload is then
-    checked by itself, and its place against the contexts. Raises InputError `analyzer_mismatch` if
-    a stated payload has another analyzer than the index, because no citation can then be trusted.
-    """
-    placed: list[Open] = []
-    records: list[Open] = []
-    for answer in answers:
-        ours = _citation_records(answer.query_id, answer.citations, answer.evidence)
-        placed += ours
-        payloads = stated.get(answer.query_id, [None] * len(ours))
-        # a domain validator may have rejected the answer with its citations
-        records += [
-            _stated_record(record, span, payload) if payload else record
-            for record, span, payload in zip(ours, answer.citations, payloads, strict=False)
+        `stated` has the payload that a recorded output states for each citation, by query_id.
+        Without a corpus, the index, analyzer and revisions of the system are unknown. A stated
+        payload is then checked by itself, and its place against the contexts. Raises InputError
+        `analyzer_mismatch` if a stated payload has another analyzer than the index, because no
+        citation can then be trusted.
+        """
+        placed: list[Open] = []
+        records: list[Open] = []
+        for answer in answers:
+            ours = _citation_records(answer.query_id, answer.citations, answer.evidence)
+            placed += ours
+            payloads = stated.get(answer.query_id, [None] * len(ours))
+            # a domain validator may have rejected the answer with its citations
+            records += [
+                _stated_record(record, span, payload) if payload else record
+                for record, span, payload in zip(ours, answer.citations, payloads, strict=False)
+            ]
+        if has_corpus:
+            verdicts = validate(records, live, section_pairs)
+        else:
+            alone = validate(records, None, section_pairs)
+            verdicts = validate(placed, live, section_pairs).joined(alone)
+        if n := verdicts.counts["analyzer_mismatch"]:
+            record = next(
+                one for one in records if one.get("analyzer", live.analyzer) != live.analyzer
+            )
+            first = quoted(str(record.get("query_id")))
+            raise InputError.of(
+                "analyzer_mismatch",
+                f"{n} citations were made with another analyzer, the first for question {first}; "
+                "align the analyzers",
+                field="analyzer",
+                found=quoted(str(record.get("analyzer"))),
+                accepted=live.analyzer,
+            )
+        queries, gold_frame = gold
+        places = [
+            (answer.query_id, span.segment, span.doc_id, span.start, span.end)
+            for answer in answers
+            for span in answer.citations
         ]
-    if has_corpus:
-        verdicts = validate(records, live, section_pairs)
-    else:
-        alone = validate(records, None, section_pairs)
-        verdicts = validate(placed, live, section_pairs).joined(alone)
-    if n := verdicts.counts["analyzer_mismatch"]:
-        record = next(one for one in records if one.get("analyzer", live.analyzer) != live.analyzer)
-        first = quoted(str(record.get("query_id")))
-        raise InputError.of(
-            "analyzer_mismatch",
-            f"{n} citations were made with another analyzer, the first for question {first}; align "
-            "the analyzers",
-            field="analyzer",
-            found=quoted(str(record.get("analyzer"))),
-            accepted=live.analyzer,
+        frame = pd.DataFrame(places, columns=["query_id", "segment", "doc_id", "start", "end"])
+        # Name only cited documents and those with gold spans: no other text is analyzed.
+        doc_ids = sorted({*frame["doc_id"], *gold_frame["doc_id"]} & live.texts.keys())
+        cited, wanted = (
+            _encode(rows, queries["query_id"], doc_ids) for rows in (frame, gold_frame)
         )
-    queries, gold_frame = gold
-    places = [
-        (answer.query_id, span.segment, span.doc_id, span.start, span.end)
-        for answer in answers
-        for span in answer.citations
-    ]
-    frame = pd.DataFrame(places, columns=["query_id", "segment", "doc_id", "start", "end"])
-    # Name only cited documents and documents with gold spans, so that no other text is analyzed.
-    doc_ids = sorted({*frame["doc_id"], *gold_frame["doc_id"]} & live.texts.keys())
-    cited, wanted = (_encode(rows, queries["query_id"], doc_ids) for rows in (frame, gold_frame))
-    owed, valid = queries["answerable"].to_numpy(dtype=bool), verdicts.valid
-    correct, counts = _match_citations(cited, valid, wanted, len(queries), owed)
-    covered = _coverage(cited, valid, wanted, [live.texts[doc] for doc in doc_ids], len(queries))
-    # A gold span that the corpus lacks has no words. It counts as missed.
-    is_missed = np.isnan(covered) & (counts["n_gold"].to_numpy() > 0)
-    per_question = counts.assign(coverage=np.where(is_missed, 0.0, covered))
-    per_question.insert(0, "query_id", queries["query_id"].astype("str").to_numpy())
-    parts = zip(places, verdicts.codes, verdicts.fields, correct.tolist(), strict=True)
-    citations = make_frame(CITATIONS, [(*place, *verdict) for place, *verdict in parts])
-    codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
-    return CheckedCitations(citations, records, per_question, codes)
+        owed, valid = queries["answerable"].to_numpy(dtype=bool), verdicts.valid
+        correct, counts = _match_citations(cited, valid, wanted, len(queries), owed)
+        covered = _coverage(
+            cited, valid, wanted, [live.texts[doc] for doc in doc_ids], len(queries)
+        )
+        # A gold span that the corpus lacks has no words. It counts as missed.
+        is_missed = np.isnan(covered) & (counts["n_gold"].to_numpy() > 0)
+        per_question = counts.assign(coverage=np.where(is_missed, 0.0, covered))
+        per_question.insert(0, "query_id", queries["query_id"].astype("str").to_numpy())
+        parts = zip(places, verdicts.codes, verdicts.fields, correct.tolist(), strict=True)
+        citations = make_frame(CITATIONS, [(*place, *verdict) for place, *verdict in parts])
+        codes = {code: n for code, n in verdicts.counts.items() if n} if records else {}
+        return cls(citations, records, per_question, codes)
 
 
 def _citation_records(

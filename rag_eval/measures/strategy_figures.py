@@ -6,7 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -195,6 +195,28 @@ class SlicesPart(Record):
     n_tags: Count
     by: list[SlicePart]
 
+    @classmethod
+    def of(cls, runs: RankedRuns) -> Self:
+        """Measure every strategy on the questions of each tag; a repeated tag counts once."""
+        tags, k = [set(row) for row in runs.gold.queries["tags"]], runs.config.uncertainty.k
+        counts = Counter(tag for row in tags for tag in row)
+        values = np.vstack([runs.recall(), *(_miss_rates(runs, name, k) for name in runs.names)])
+        slices = list[SlicePart]()
+        for tag in sorted(counts, key=lambda tag: (-counts[tag], tag))[:MAX_TAGS]:
+            member = np.array([tag in row for row in tags], dtype=bool)
+            shared = runs.gold.shared.take(member)
+            records = aggregate([""] * len(values), values[:, member].T, shared)
+            figures = [figure_of(row, None if row.n_scored else UNSCORED) for row in records]
+            strategies = {
+                name: RecallFigure(**dict(recall), miss=miss)
+                for name, recall, miss in zip(
+                    runs.names, figures[: len(runs.names)], figures[len(runs.names) :], strict=True
+                )
+            }
+            name = quoted(tag, MAX_TAG_CHARS)
+            slices.append(SlicePart(tag=name, n_queries=counts[tag], strategies=strategies))
+        return cls(k=k, level=runs.config.level, n_tags=len(counts), by=slices)
+
 
 # ---- Measures of a strategy.
 
@@ -363,31 +385,6 @@ def comparison_rows(pairs: Iterable[tuple[str, str, PairedComparison]], level: L
     ]
     adjusted = holm([np.nan if row["p"] is None else float(row["p"]) for row in rows])
     return [row | {"p_adjusted": number(float(p))} for row, p in zip(rows, adjusted, strict=True)]
-
-
-# ---- Slices: the questions with the same tag.
-
-
-def measure_slices(runs: RankedRuns) -> SlicesPart:
-    """Measure every strategy on the questions of each tag; a repeated tag counts once."""
-    tags, k = [set(row) for row in runs.gold.queries["tags"]], runs.config.uncertainty.k
-    counts = Counter(tag for row in tags for tag in row)
-    values = np.vstack([runs.recall(), *(_miss_rates(runs, name, k) for name in runs.names)])
-    slices = list[SlicePart]()
-    for tag in sorted(counts, key=lambda tag: (-counts[tag], tag))[:MAX_TAGS]:
-        member = np.array([tag in row for row in tags], dtype=bool)
-        shared = runs.gold.shared.take(member)
-        records = aggregate([""] * len(values), values[:, member].T, shared)
-        figures = [figure_of(row, None if row.n_scored else UNSCORED) for row in records]
-        strategies = {
-            name: RecallFigure(**dict(recall), miss=miss)
-            for name, recall, miss in zip(
-                runs.names, figures[: len(runs.names)], figures[len(runs.names) :], strict=True
-            )
-        }
-        name = quoted(tag, MAX_TAG_CHARS)
-        slices.append(SlicePart(tag=name, n_queries=counts[tag], strategies=strategies))
-    return SlicesPart(k=k, level=runs.config.level, n_tags=len(counts), by=slices)
 
 
 def _miss_rates(runs: RankedRuns, name: str, k: int) -> FloatArray:

@@ -22,8 +22,8 @@ from rag_eval.answers.evidence import (
 )
 from rag_eval.answers.extractive import Extractive
 from rag_eval.answers.recorded import RecordedAnswers
-from rag_eval.answers.scoring import Verifier, judge_faithfulness, score_answers
-from rag_eval.citations.checking import Payload, judge_citations
+from rag_eval.answers.scoring import ScoredAnswers, Verifier, judge_faithfulness
+from rag_eval.citations.checking import CheckedCitations, Payload
 from rag_eval.citations.payload import LiveIndex
 from rag_eval.core import config as settings_of
 from rag_eval.core.arrays import FloatArray
@@ -286,7 +286,7 @@ def check_citations(
     models = {index.index_hash: index.stated_model for index in indexes}
     documents, analyzer = corpus_snapshot.documents, admitted_chunks.about.analyzer
     with work.progress.step("Checking citations"):
-        checked = judge_citations(
+        checked = CheckedCitations.of(
             answers.answers,
             answers.stated,
             LiveIndex(documents, corpus_snapshot.sections, chunks, models, analyzer),
@@ -401,7 +401,7 @@ def measure_answers(
         with work.progress.step(f"Judging faithfulness with {judge[1].model}"):
             faithfulness = judge_faithfulness(rows, questions, gold.shared, judge, rate)
     with work.progress.step("Measuring answers", len(rows), "answers") as advance:
-        scored = score_answers(
+        scored = ScoredAnswers.of(
             rows,
             citations.per_question,
             admitted_chunks.artifact.frame("chunks", ["text"])["text"].tolist(),

@@ -20,7 +20,6 @@ from rag_eval.measures.strategy_figures import (
     compared_values,
     comparison_rows,
     list_scores,
-    measure_slices,
     measure_strategy,
 )
 from rag_eval.pipeline.corpus import (
@@ -119,7 +118,7 @@ def measure_rankings(
     return RankingMeasures(
         per_query=list_scores(scored),
         about=RankingFacts(work.config.level, strategies, comparisons),
-        slices=measure_slices(scored),
+        slices=SlicesPart.of(scored),
     )
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from rag_eval.core.arrays import BoolArray, FloatArray, IntArray, expand_ranges
+from rag_eval.core.arrays import BoolArray, FloatArray, Int32Array, IntArray, expand_ranges
 from rag_eval.core.strategy import PriorKind, Retriever
 from rag_eval.corpus.analyzer import ANALYZER, Rows, TermRows, count_matrix
-from rag_eval.retrieval.ranking import Ranking, ranking, scale_by_top, select
+from rag_eval.retrieval.ranking import ROUNDING, Ranking, order, ranking, scale_by_top
 from rag_eval.retrieval.strategies import LocalStrategy, Request, StrategyIndex
 from rag_eval.storage.artifacts import make_scratch_array
 from rag_eval.storage.hashing import digest, library_versions
@@ -106,8 +106,31 @@ def _rank(scores: Iterable[Scored], depth: int, allowed: BoolArray | None) -> Ra
         nothing if each is None else np.where((each > 0) & mask, each, np.float32(-np.inf))
         for each in scores
     )
-    rows, best = select(dense, depth)
+    rows, best = _select(dense, depth)
     return ranking(rows, best, scale_by_top(best))
+
+
+def _select(dense: Iterable[npt.NDArray[np.float32]], depth: int) -> tuple[Int32Array, FloatArray]:
+    """Select the top `depth` of each query's scores, one array [n_chunks] a query, read in turn.
+
+    -inf is never selected. An array of length 0 selects nothing.
+    """
+    best = [_select_one(scores, depth) for scores in dense]
+    rows = np.full((len(best), depth), -1, dtype=np.int32)
+    values = np.full(rows.shape, -np.inf)
+    for query, (chunks, scores) in enumerate(best):
+        rows[query, : len(chunks)], values[query, : len(chunks)] = chunks, scores
+    return rows, values
+
+
+def _select_one(scores: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, FloatArray]:
+    """Order the scores that may be among the best `depth` after rounding."""
+    floor = np.finfo(np.float32).min
+    if len(scores) > depth:
+        floor = max(floor, np.partition(scores, -depth)[-depth] - np.float32(10.0**-ROUNDING))
+    near = np.flatnonzero(scores >= floor)
+    rows, values = order(near[None].astype(np.int32), scores[near][None].astype(float), depth)
+    return rows[0], values[0]
 
 
 # ---- rank-bm25 (`BM25Okapi`): slow and well-known, for comparison with published work.

@@ -5,7 +5,7 @@ are rounded before they are compared, because the last bits of a sum depend on i
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -147,29 +147,6 @@ def order(
         gone, rows, units = key == _LAST, key & (1 << bits) - 1, -(key >> bits)
     scores = np.where(gone, -np.inf, units / scale)
     return np.where(gone, np.int32(-1), rows.astype(np.int32)), scores
-
-
-def select(dense: Iterable[npt.NDArray[np.float32]], depth: int) -> tuple[Int32Array, FloatArray]:
-    """Select the top `depth` of each query's scores, one array [n_chunks] a query, read in turn.
-
-    -inf is never selected. An array of length 0 selects nothing.
-    """
-    best = [_select_one(scores, depth) for scores in dense]
-    rows = np.full((len(best), depth), -1, dtype=np.int32)
-    values = np.full(rows.shape, -np.inf)
-    for query, (chunks, scores) in enumerate(best):
-        rows[query, : len(chunks)], values[query, : len(chunks)] = chunks, scores
-    return rows, values
-
-
-def _select_one(scores: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, FloatArray]:
-    """Order the scores that may be among the best `depth` after rounding."""
-    floor = np.finfo(np.float32).min
-    if len(scores) > depth:
-        floor = max(floor, np.partition(scores, -depth)[-depth] - np.float32(10.0**-ROUNDING))
-    near = np.flatnonzero(scores >= floor)
-    rows, values = order(near[None].astype(np.int32), scores[near][None].astype(float), depth)
-    return rows[0], values[0]
 
 
 def scale_by_top(scores: FloatArray) -> FloatArray:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval.retrieval.dense import Hybrid
-from rag_eval.retrieval.ranking import order, scale_by_top, scale_min_max, select
+from rag_eval.retrieval.lexical import _select
+from rag_eval.retrieval.ranking import order, scale_by_top, scale_min_max
 from rag_eval.retrieval.strategies import _mmr, order_by_scores
 
 TIED = st.sampled_from([None, -0.5, 0.0, 0.25, 0.25, 0.5, 1.0])
@@ -33,7 +34,7 @@ def dense_scores(draw, values=TIED):
 
 @given(dense_scores(), st.integers(1, 70))
 def test_select_is_the_sorted_head(lists, depth):
-    rows, scores = select(dense_of(lists), depth)
+    rows, scores = _select(dense_of(lists), depth)
     assert rows.shape == scores.shape == (len(lists), depth)
     for query, wanted in enumerate(lists):
         found = [
@@ -51,7 +52,7 @@ def test_select_of_many_scores_is_the_sorted_head(depth, n_chunks, tied, seed):
     scores = rng.gamma(1.0, 4.0, n_chunks).astype(np.float32)
     scores[rng.random(n_chunks) < tied] = scores[0]
     scores[rng.random(n_chunks) < tied] = -np.inf
-    rows, best = select(scores[None, :], min(depth, n_chunks))
+    rows, best = _select(scores[None, :], min(depth, n_chunks))
     every = np.arange(n_chunks, dtype=np.int32)[None, :]
     wanted, values = order(every, scores[None, :].astype(np.float64), depth)
     assert np.array_equal(rows, wanted)
