@@ -9,7 +9,7 @@ import pytest
 from panel_pages import unfolded_words
 
 from rag_eval.reporting import page as pages
-from rag_eval.reporting.elements import _absent, interval, number
+from rag_eval.reporting.elements import _absent, environment, interval, number
 from rag_eval.reporting.page import build
 from rag_eval.reporting.tables import Cursor, format_number
 
@@ -108,6 +108,12 @@ def test_a_reader_meets_few_words_before_unfolding(walked):
     assert {"Verdict", "Stability", "Methods"} < set(words)  # also headings of folded panels
     assert len(words) <= 1_500
     assert "Kantor" not in words  # a definition, which is folded
+
+
+def test_a_template_escapes_texts_and_refuses_bare_numbers():
+    assert environment().from_string("{{ text }}").render(text="<b>") == "&lt;b&gt;"
+    with pytest.raises(TypeError, match="bare int"):
+        environment().from_string("{{ n }}").render(n=3)
 
 
 def test_how_figures_are_written():
