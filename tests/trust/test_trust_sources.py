@@ -13,7 +13,7 @@ from rag_eval.core.config import FINDINGS, Trust
 from rag_eval.core.frames import SOURCES
 from rag_eval.corpus.loading import author_hash
 from rag_eval.pipeline.corpus import _vouched_for
-from rag_eval.trust.sources import _judge_domains, explain_factors, judge_sources
+from rag_eval.trust.sources import _judge_domains, explain_factors, explain_trust, judge_sources
 
 TODAY = dt.date(2026, 7, 1)
 CONFIG = Trust(
@@ -116,6 +116,25 @@ def test_missing_configuration_is_a_named_state():
     domains = judge(sources, Trust(domains=("example.org",))).iloc[0]
     assert domains["trust"] == 0.4
     assert domains[columns].tolist() == ["allowed", "not_configured", "not_configured"]
+
+
+@pytest.mark.parametrize(
+    ("config", "score", "verdict", "passed"),
+    [
+        (CONFIG, 0.7, "clean", True),
+        (CONFIG, 0.7, "warning", True),
+        (CONFIG, 0.7, "blocked", False),
+        (Trust(), None, "clean", True),
+    ],
+)
+def test_a_chunk_has_trust_with_factors_and_a_poison_check(config, score, verdict, passed):
+    row = judge(make_sources(("example.org", ANN, NOW)), config).iloc[0].to_dict()
+    codes = [] if verdict == "clean" else ["pattern.override"]
+    found = explain_trust(row | {"chunk_id": "c1", "verdict": verdict, "reasons": codes}, TODAY)
+    assert (found.snippet_id, found.score) == ("c1", score)
+    assert found.factors == explain_factors(row, TODAY)
+    check = found.poison_check
+    assert (check.passed, check.blocked, check.warnings) == (passed, not passed, tuple(codes))
 
 
 @settings(max_examples=40)
