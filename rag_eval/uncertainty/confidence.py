@@ -1,6 +1,6 @@
 """Confidence in a retrieval and in an answer: values of a closed set of types, never bare numbers.
 
-This file holds the types, the stated miss rate (`MissRate`) with the
+This file holds the types and how they compose, the stated miss rate (`MissRate`) with the
 confidence values that follow from it, and the result of an uncertain retrieval.
 """
 
@@ -156,6 +156,22 @@ def effective(value: Confidence) -> float:
     if isinstance(value, Bounded):
         return value.low
     return 0.0 if isinstance(value, Absent) else value.value
+
+
+def compose(how: Literal["sequence", "all_of", "any_of"], /, **parts: Confidence) -> Derived:
+    """Compose confidence values, each by its `effective` value.
+
+    A `sequence` of steps has the minimum, because the weakest step limits all. Independent parts
+    that must all hold have the product. If one of them suffices, it is 1 - product(1 - x).
+    """
+    values = list(map(effective, parts.values()))
+    failures = " * ".join(f"(1 - {name})" for name in parts)
+    value, formula = {
+        "sequence": (min(values, default=0.0), f"min({', '.join(parts)})"),
+        "all_of": (math.prod(values), " * ".join(parts)),
+        "any_of": (1 - math.prod(1 - x for x in values), f"1 - {failures}"),
+    }[how]
+    return Derived(value=value, formula=formula, inputs=parts)
 
 
 # ---- The miss rate of a retrieval, and the confidence values that follow from it.

@@ -19,6 +19,7 @@ from rag_eval.uncertainty.confidence import (
     UncertainRetrieval,
     as_json,
     calibrated_confidence,
+    compose,
     effective,
     final_confidence,
     parse,
@@ -59,10 +60,24 @@ def miss(value, status="measured", low=None, high=None):
     )
 
 
+@given(st.lists(leaves, min_size=1, max_size=5))
+def test_composition_is_conservative_and_names_its_inputs(values):
+    named = {f"x{i}": value for i, value in enumerate(values)}
+    low = [effective(value) for value in values]
+    assert compose("sequence", **named).value == min(low)
+    assert compose("all_of", **named).value == pytest.approx(math.prod(low))
+    assert compose("any_of", **named).value == pytest.approx(1 - math.prod(1 - x for x in low))
+    assert dict(compose("all_of", **named).inputs) == named
+    assert (
+        compose("all_of", **named).value
+        <= min(low) + 1e-12
+        <= compose("any_of", **named).value + 2e-12
+    )
+
+
 @given(leaves)
 def test_json_and_back(value):
-    inner = Derived(value=effective(value), formula="c", inputs={"c": value})
-    whole = Derived(value=effective(value), formula="a * b", inputs={"a": value, "b": inner})
+    whole = compose("all_of", a=value, b=compose("sequence", c=value))
     assert parse(as_json(whole)) == whole
 
 
@@ -92,6 +107,8 @@ def test_impossible_values_are_refused():
         Measured(value=0.5, dataset="d", n=1, ci_low=0.6, ci_high=0.7, measured_at=AT)
     with pytest.raises(ValidationError):
         Derived(value=0.5, formula="x", inputs={})
+    with pytest.raises(ValidationError):
+        compose("all_of")
 
 
 @given(
