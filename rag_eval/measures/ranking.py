@@ -245,24 +245,37 @@ def score_rankings(
     A value is 0 for an empty ranking, and NaN for a query without relevant items, which is
     ineligible.
     """
-    import ir_measures
-
     rankings, query = as_rankings(items, "items"), as_codes(query_of, "query_of")
     if len(rankings) != len(query):
         raise ValueError(f"{len(rankings)} rankings but query_of has {len(query)} rows")
+    is_eligible = qrels.n_relevant[query] > 0
+    values = np.zeros((len(rankings), len(labels)))
+    values[~is_eligible] = np.nan
+    scored = np.flatnonzero(is_eligible & (rankings >= 0).any(axis=1))
+    cutoffs = np.array([parse_label(label)[1] or 0 for label in labels], dtype=np.int64)
+    # Only measures without a cutoff read whole rankings, because deep ones are seldom alike.
+    for columns, depth in (
+        (np.flatnonzero(cutoffs), cutoffs.max(initial=0)),
+        (np.flatnonzero(cutoffs == 0), rankings.shape[1]),
+    ):
+        if len(scored) and len(columns):
+            cut = rankings[scored, :depth]
+            parts = _score(cut, qrels, query[scored], [labels[at] for at in columns.tolist()])
+            values[np.ix_(scored, columns)] = parts
+    return values
+
+
+def _score(rankings: IntArray, qrels: Qrels, query: IntArray, labels: Sequence[str]) -> FloatArray:
+    """Score rankings that are not empty, each pattern of gains once, [n, n_labels]."""
+    import ir_measures
+
     # Do not use ir_measures.parse_measure: it needs ast.Num, which Python 3.14 lacks.
     measures = [
         getattr(ir_measures, name) if cutoff is None else getattr(ir_measures, name) @ cutoff
         for name, cutoff in map(parse_label, labels)
     ]
-    is_eligible = qrels.n_relevant[query] > 0
-    values = np.zeros((len(rankings), len(labels)))
-    values[~is_eligible] = np.nan
-    scored = np.flatnonzero(is_eligible & (rankings >= 0).any(axis=1))
-    first, alike = _find_alike(rankings[scored], qrels, query[scored])
-    rows = scored[first].tolist()
-    if not rows or not labels:
-        return values
+    first, alike = _find_alike(rankings, qrels, query)
+    rows, values = first.tolist(), np.zeros((len(rankings), len(labels)))
     names = np.arange(max(rankings.max(), qrels.items.max()) + 1).astype(str).astype(object)
     scores = np.arange(rankings.shape[1], 0, -1.0).tolist()
     gains, bounds = np.maximum(qrels.gains, 0).tolist(), qrels.indptr
@@ -280,8 +293,7 @@ def score_rankings(
     column = {measure: at for at, measure in enumerate(measures)}
     for metric in ir_measures.iter_calc(measures, by_row, run):
         values[int(metric.query_id), column[metric.measure]] = metric.value
-    values[scored] = values[rows][alike]
-    return values
+    return values[first][alike]
 
 
 def _find_alike(rankings: IntArray, qrels: Qrels, query: IntArray) -> tuple[IntArray, IntArray]:
