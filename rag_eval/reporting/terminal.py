@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HEADLINES: Final = ("R@10", "RR", "nDCG@10")
-_MAX_ROWS, _MAX_GATES, _MAX_NAMES, _MAX_QUESTION, _MAX_REV = 8, 5, 5, 40, 24
+_MAX_ROWS, _MAX_GATES, _MAX_NAMES, _MAX_QUESTION, _MAX_REV = 8, 5, 5, 60, 24
 _ALPHA: Final = 0.05
 
 
@@ -234,6 +234,8 @@ def _count_gates(report: Report) -> str:
 
 
 def _look_first(report: Report) -> Parts:
+    questions = report.look_first or ()
+    room = _MAX_QUESTION - max((len(question.query_id) for question in questions), default=0)
     rows = [
         {
             "id": question.query_id,
@@ -243,9 +245,9 @@ def _look_first(report: Report) -> Parts:
             else f"{other.strategy} {other.n_found}/{other.n_runs}",
             "miss_rate": question.miss_rate,
             "status": question.status,
-            "question": snippet(question.text, _MAX_QUESTION),
+            "question": snippet(question.text, max(room, 12)),
         }
-        for question in report.look_first or ()
+        for question in questions
     ]
     caption = "Look at first: what the primary strategy misses (rag-eval show --question ID)"
     columns = "id | found | best other = other | miss rate :2 | status | question"
