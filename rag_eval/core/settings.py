@@ -271,7 +271,6 @@ REMOVED_SETTINGS: Final = {
     "alerts.dagster_url": "a mail names the run; Dagster finds it by its id",
     "alerts.tls": "mail goes by STARTTLS; delete the line",
     "timezone": "write `schedule` in UTC",
-    "ragas_endpoint": "name the judge as `answers.endpoint` of the gold set",
 }
 """Settings of earlier versions, each with what to use instead; `*` is any name."""
 
@@ -379,7 +378,9 @@ class Settings(BaseSettings):
             "FEATURE_RAGAS_EVAL", "RAG_EVAL_FEATURE_RAGAS_EVAL", "feature_ragas_eval"
         ),
     )
-    """Whether ragas and `answers.endpoint` of the gold set judge faithfulness."""
+    """Whether ragas and a chat endpoint judge faithfulness."""
+    ragas_endpoint: str | None = None
+    """Chat endpoint that judges faithfulness; default: the one that answers."""
 
     @model_validator(mode="before")
     @classmethod

@@ -328,9 +328,9 @@ class AnswerMeasures(Result):
 
 
 def _find_judge(work: Work) -> tuple[str, Endpoint]:
-    """Return name and endpoint of the judge, the endpoint of the answers."""
-    name = _answers_of(work.config).endpoint
-    return name or "", work.settings.find_endpoint(name, "answers.endpoint")
+    """Return name and endpoint of the judge."""
+    name = work.settings.ragas_endpoint or _answers_of(work.config).endpoint
+    return name or "", work.settings.find_endpoint(name, "ragas_endpoint")
 
 
 def _open_verifier(work: Work) -> Verifier | None:

@@ -222,7 +222,8 @@ def _needs_of_answers(evaluation: Evaluation, gold: GoldSet) -> Iterator[Callabl
         field = f"verifiers.{answers.verifier}.endpoint"
         yield partial(settings.find_endpoint, verifier.endpoint, field)
     if settings.feature_ragas_eval:
-        yield partial(settings.find_endpoint, answers.endpoint, "answers.endpoint")
+        judge = settings.ragas_endpoint or answers.endpoint
+        yield partial(settings.find_endpoint, judge, "ragas_endpoint")
 
 
 def _read_outputs(evaluation: Evaluation, name: str) -> None:

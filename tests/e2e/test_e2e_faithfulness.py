@@ -24,8 +24,8 @@ KEY = "sk-judge-do-not-show"
 @pytest.fixture
 def judged(project, monkeypatch):
     """Run with a judge; return the report, its part on faithfulness, and the judge's requests."""
-    judged = "top_k: 5, ragas_sample_rate: 1, endpoint: judge}"
-    project.write("gold_set.yaml", CONFIG.replace("top_k: 5}", judged))
+    project.write("gold_set.yaml", CONFIG.replace("top_k: 5}", "top_k: 5, ragas_sample_rate: 1}"))
+    monkeypatch.setenv("RAG_EVAL_RAGAS_ENDPOINT", "judge")
     monkeypatch.setenv("FEATURE_RAGAS_EVAL", "1")
 
     def run(behaviour="good"):
