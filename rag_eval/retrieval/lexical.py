@@ -115,22 +115,24 @@ def _select(dense: Iterable[npt.NDArray[np.float32]], depth: int) -> tuple[Int32
 
     -inf is never selected. An array of length 0 selects nothing.
     """
-    best = [_select_one(scores, depth) for scores in dense]
-    rows = np.full((len(best), depth), -1, dtype=np.int32)
+    near = [_find_near(scores, depth) for scores in dense]
+    rows = np.full((len(near), max([depth, *(len(chunks) for chunks, _ in near)])), -1, np.int32)
     values = np.full(rows.shape, -np.inf)
-    for query, (chunks, scores) in enumerate(best):
+    for query, (chunks, scores) in enumerate(near):
         rows[query, : len(chunks)], values[query, : len(chunks)] = chunks, scores
-    return rows, values
+    return order(rows, values, depth)
 
 
-def _select_one(scores: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, FloatArray]:
-    """Order the scores that may be among the best `depth` after rounding."""
+def _find_near(scores: npt.NDArray[np.float32], depth: int) -> tuple[Int32Array, FloatArray]:
+    """Find the scores that may be among the best `depth` after rounding, at most twice as many."""
     floor = np.finfo(np.float32).min
     if len(scores) > depth:
         floor = max(floor, np.partition(scores, -depth)[-depth] - np.float32(10.0**-ROUNDING))
     near = np.flatnonzero(scores >= floor)
-    rows, values = order(near[None].astype(np.int32), scores[near][None].astype(float), depth)
-    return rows[0], values[0]
+    rows, values = near.astype(np.int32), scores[near].astype(np.float64)
+    if len(near) > 2 * depth:  # many equal scores
+        (rows,), (values,) = order(rows[None], values[None], depth)
+    return rows, values
 
 
 # ---- rank-bm25 (`BM25Okapi`): slow and well-known, for comparison with published work.
