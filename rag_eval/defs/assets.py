@@ -424,8 +424,7 @@ def _make_asset(
             try:
                 outcome = runner.one(node)
             except InputError as error:
-                # no check is about a store
-                problems = check.problems(runner, error) if check and not error.is_outage else []
+                problems = check.problems(runner, error) if check else []
                 if check is None or not problems:
                     raise
                 yield check.result(spec.key, problems_shown(problems), passed=False)
