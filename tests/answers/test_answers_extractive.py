@@ -105,3 +105,12 @@ def test_an_answer_does_not_depend_on_the_questions_before():
     before = answerer.answer(CAPITAL, [GERMANY, FRANCE])
     answerer.answer("Which river flows through the wine of Berlin?", [FRANCE])
     assert answerer.answer(CAPITAL, [GERMANY, FRANCE]) == before
+
+
+def test_several_documents_are_cited_if_their_sentences_fit_as_well():
+    passages = [
+        Passage("Paris is the capital of France.", "Cities"),
+        Passage("The capital of France has been Paris since 987.", "History"),
+        Passage("Dogs bark at night.", "Animals"),
+    ]
+    assert [one.passage for one in answer(CAPITAL, passages).sentences] == [0, 1]

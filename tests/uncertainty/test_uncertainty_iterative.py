@@ -23,6 +23,7 @@ from rag_eval.uncertainty.iterative import (
     _account,
     _merge,
     iterate,
+    list_expansions,
     semantic_gaps,
 )
 
@@ -135,6 +136,12 @@ def test_histories_are_whole(setting):
     asked = sorted(text for texts in setting.asked for text in texts)
     assert asked == sorted(done.steps["expanded"])
     assert done.steps["question"].is_monotonic_increasing
+
+
+def test_an_expansion_without_new_results_is_named(done):
+    steps = done.steps.head(2).assign(question=[0, 1], unique_result_count=[0, 2])
+    named = [line["found_unique_results"] for [line] in list_expansions(steps).values()]
+    assert named == [False, True]
 
 
 def test_unique_results_are_those_that_no_earlier_list_had(shared, done):
