@@ -266,9 +266,9 @@ class Plugins(NamedTuple):
                 processed = _Processed.model_validate(process(candidate))
                 n = len(segments(candidate.text))
                 if processed.text is not None and len(segments(processed.text)) != n:
-                    raise ValueError(f"the text must keep its number of sentences, {n}")  # noqa: TRY301
+                    raise ValueError(f"the text must keep its number of sentences, {n}")  # noqa: TRY301 - told below with the plug-in
                 if any(finding.segment >= n for finding in processed.findings):
-                    raise ValueError(f"a segment must be less than the number of sentences, {n}")  # noqa: TRY301
+                    raise ValueError(f"a segment must be less than the number of sentences, {n}")  # noqa: TRY301 - told below with the plug-in
             except Exception as error:  # noqa: BLE001 - a plug-in is anybody's code
                 reason = quoted(" ".join(str(error).split()), MAX_MESSAGE_CHARS)
                 return Fault("postprocessor_error", f"{name}: {type(error).__name__}: {reason}")

@@ -103,7 +103,7 @@ def _types() -> dict[Kind, tuple[Any, Any]]:
         impl: Any = sa.Text
         cache_ok = True
 
-        def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
+        def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - signature of SQLAlchemy
             return _plain(value)
 
     class Number(Plain):
@@ -112,10 +112,10 @@ def _types() -> dict[Kind, tuple[Any, Any]]:
     class JsonText(sa.TypeDecorator[Any]):
         impl, cache_ok = sa.Text, True
 
-        def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
+        def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - signature of SQLAlchemy
             return None if value is None else _json_text(value)
 
-        def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
+        def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - signature of SQLAlchemy
             return None if value is None else json.loads(value)
 
     jsonb = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")

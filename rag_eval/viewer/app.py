@@ -432,7 +432,7 @@ class _Guard(BaseHTTPMiddleware):
             place = f"{Path(last.filename).name}:{last.lineno}"
             cause = quoted(str(error), 500)
             # A traceback would hold untrusted text.
-            LOG.error("a request failed: %s: %s at %s", kind, cause, place)  # noqa: TRY400
+            LOG.error("a request failed: %s: %s at %s", kind, cause, place)  # noqa: TRY400 - a trace would hold request data
             answer = _refuse(request, 500, "This failed on the server; its log says why.")
         answer.headers.update(_HEADERS)
         answer.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
